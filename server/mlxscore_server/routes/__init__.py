@@ -1,0 +1,1 @@
+"""Endpoints, one noun a file. Know the engine, not MLX."""

@@ -1,0 +1,80 @@
+"""A row: token ids, which of them are scored, and the answer. Knows no threads, no MLX."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int32]
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """One context + continuation as ids `t[0..n)`.
+
+    `t[start..n)` are scored, each given all that comes before it; `1 <= start < n`.
+    The model reads `t[0..n-1)`: the last id is only ever a target.
+    """
+
+    ids: Ids
+    """(n,) int32."""
+    start: int
+    top_logprobs: int = 0
+    """How many of the most likely tokens to return per scored position."""
+    ranks: bool = False
+    """Whether the answer holds ranks."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.start < len(self.ids):
+            raise ValueError(
+                f"start must lie in [1, {len(self.ids)}), got {self.start}: a score needs something before it"
+            )
+
+    @property
+    def inputs(self) -> Ids:
+        """What the model reads, (n - 1,) int32."""
+        return self.ids[:-1]
+
+    @property
+    def targets(self) -> Ids:
+        """What is scored, (k,) int32."""
+        return self.ids[self.start :]
+
+    @property
+    def num_inputs(self) -> int:
+        return len(self.ids) - 1
+
+    @property
+    def num_targets(self) -> int:
+        return len(self.ids) - self.start
+
+    @cached_property
+    def key(self) -> bytes:
+        """Equal exactly where the inputs are equal: such rows are computed once."""
+        return self.inputs.tobytes()
+
+
+@dataclass(frozen=True, eq=False)
+class RowScore:
+    """The answer to a row, plain numpy: nothing lazy leaves the MLX thread."""
+
+    logprobs: NDArray[np.float32]
+    """(k,) nats, one per scored token."""
+    greedy: NDArray[np.bool_]
+    """(k,) whether the token is the argmax (the lowest id on ties)."""
+    ranks: NDArray[np.int32] | None = None
+    """(k,) 1 + the number of strictly greater logits; None unless asked for."""
+    top_ids: NDArray[np.int32] | None = None
+    """(k, top_logprobs) highest first; None unless asked for."""
+    top_logprobs: NDArray[np.float32] | None = None
+    """(k, top_logprobs) nats."""
+
+    @property
+    def loglikelihood(self) -> float:
+        """Sum of the logprobs, float64, nats."""
+        return float(self.logprobs.sum(dtype=np.float64))
+
+    @property
+    def is_greedy(self) -> bool:
+        return bool(self.greedy.all())

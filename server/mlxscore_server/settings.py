@@ -1,0 +1,89 @@
+"""Every knob, one default each: flag = environment variable = field."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import platformdirs
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+HeadDtype = Literal["float32", "model"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+def _cache_dir() -> Path:
+    return Path(platformdirs.user_cache_dir("mlxscore"))
+
+
+class Settings(BaseSettings):
+    """Score texts under a language model over HTTP. Every flag is also an environment variable:
+    --max-logprobs is MLXSCORE_MAX_LOGPROBS."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="MLXSCORE_",
+        frozen=True,
+        extra="ignore",
+        protected_namespaces=(),
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_avoid_json=True,
+    )
+
+    model: str | None = Field(
+        default=None,
+        description="Local folder or hub id of a model that mlx-lm loads. Without it: "
+        "SmolLM2-135M-Instruct, a small demo model fetched from the Python package index.",
+    )
+    revision: str | None = Field(default=None, description="Branch, tag or commit of a hub model.")
+    adapter_path: Path | None = Field(default=None, description="Folder of a LoRA adapter.")
+    served_model_name: str | None = Field(
+        default=None, description="Name in /v1/models and in requests; default: the model's own."
+    )
+    dtype: Dtype = Field(
+        default="auto",
+        description="Weights are computed with in this type. auto: as stored, and float32 on a CPU "
+        "(where half precision has no fast matrix product).",
+    )
+    head_dtype: HeadDtype = Field(
+        default="float32",
+        description="Type of the output head and the logits: float32, or the model's.",
+    )
+    max_model_len: Positive | None = Field(
+        default=None, description="Longest row in tokens; default: the model's own limit."
+    )
+    max_batch_tokens: Positive | None = Field(
+        default=None,
+        description="Padded tokens in one micro-batch; default: 2048 on a CPU, 16384 on a GPU.",
+    )
+    max_queued_tokens: Positive = Field(
+        default=16_000_000, description="Tokens that may wait; a request beyond that gets a 429."
+    )
+    max_logprobs: Annotated[int, Field(ge=0)] = Field(
+        default=20, description="Largest `top_logprobs` of a request."
+    )
+    max_request_bytes: Positive = Field(
+        default=64 * 2**20, description="Largest request body in bytes."
+    )
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(
+        default=8000, description="Port to listen on; 0 takes a free one and logs it."
+    )
+    cache_dir: Path = Field(
+        default_factory=_cache_dir,
+        description="Where the default model and the BLAS copy are kept.",
+    )
+    default_wheel: Path | None = Field(
+        default=None,
+        description="The default model's wheel, fetched elsewhere (no network needed then).",
+    )
+    blas: Path | None = Field(
+        default=None,
+        description="Linux CPU only: the BLAS library to use instead of the one found.",
+    )
+    drain_timeout: Annotated[float, Field(ge=0)] = Field(
+        default=30.0, description="Seconds that queued work may take after SIGTERM."
+    )
+    log_level: LogLevel = Field(default="info", description="How much to log.")
