@@ -91,6 +91,8 @@ class ScoringFailed(MlxscoreError):
     """The model raised on a micro-batch; what it said goes to the log, not to the client."""
 
     code = "scoring_failed"
+    row: int | None = None
+    """Index of the row in the call's rows, where one row is to blame."""
 
 
 class NonFiniteLogits(ScoringFailed):

@@ -1,0 +1,120 @@
+"""The self-check at load: this model's batched, padded, split-head scores against its own `__call__`.
+
+Nothing is believed of an architecture: a small probe decides whether left padding is right for it,
+which form of mask it understands, and whether the head's split keeps its numbers.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+from mlx_lm.models.cache import make_prompt_cache
+from numpy.typing import NDArray
+
+from mlxscore_client import wire
+from mlxscore_server.errors import StartupError
+from mlxscore_server.padding import MASK_FORMS, MaskForm
+from mlxscore_server.plan import MicroBatch
+from mlxscore_server.row import Row, RowScore
+from mlxscore_server.scoring import BatchScorer, Layout
+
+log = logging.getLogger("mlxscore")
+
+# A row's mean |difference| of a logprob (nats) up to which two ways of computing it count as the same.
+# Padding that reaches a recurrent state shows as 0.05 to 6, rounding as 1e-6 in float32; what half
+# precision does depends on the model and is measured, this much is always allowed.
+_LIMITS = {mx.float32: 1e-4, mx.float16: 0.004, mx.bfloat16: 0.02}
+_LONGEST_WINDOW = 512
+"""Windows up to this are crossed by the probe; a longer one costs too much at each start."""
+
+
+def self_check(scorer: BatchScorer, model: nn.Module) -> wire.SelfCheck:
+    """Set the scorer's layout and mask form to the best that is right; what was found.
+
+    Raises StartupError where not even rows of equal length agree with the model's own answers.
+    """
+    unequal, equal = _probe_rows(scorer, model)
+    wanted = [_own_logprobs(model, row) for row in unequal]
+    wanted_equal = [_own_logprobs(model, row) for row in equal]
+    reason = "no way was tried"
+    for _ in range(2):
+        limit = _limit(scorer, unequal, wanted)
+        for layout, form in _ways():
+            scorer.layout, scorer.mask_form = layout, form
+            padded = layout == "left-padded"
+            errors = _errors(scorer, unequal if padded else equal, wanted if padded else wanted_equal)
+            if isinstance(errors, str):
+                reason = errors
+            elif (worst := max(float(row.mean()) for row in errors)) <= limit:
+                together = np.concatenate(errors)
+                return wire.SelfCheck(
+                    padding=layout,
+                    max_error=float(together.max()),
+                    mean_error=float(together.mean()),
+                    reason=None if padded else reason,
+                )
+            else:
+                reason = f"a row in a {layout} batch differs from itself alone by {worst:.2g} nats a token"
+        if not scorer.head.found:
+            break
+        log.warning("the output head's split does not hold for this model (%s): not used", reason)
+        scorer.head.close()
+    raise StartupError(f"this model's scores cannot be trusted, not even in equal-length rows: {reason}")
+
+
+def _ways() -> Iterator[tuple[Layout, MaskForm]]:
+    for form in MASK_FORMS:
+        yield "left-padded", form
+    yield "equal-length", MASK_FORMS[0]
+
+
+def _probe_rows(scorer: BatchScorer, model: nn.Module) -> tuple[list[Row], list[Row]]:
+    """Rows of unequal and of equal length, random ids, every position scored."""
+    windows = [getattr(layer, "max_size", 0) or 0 for layer in make_prompt_cache(model)]
+    window = max((w for w in windows if w <= _LONGEST_WINDOW), default=0)
+    rng = np.random.default_rng(0)
+
+    def row(length: int) -> Row:
+        return Row(rng.integers(0, scorer.head.num_embeddings, length).astype(np.int32), 1)
+
+    lengths = [3, 8, 25, max(40, window + 9)]
+    return [row(n) for n in lengths], [row(12) for _ in range(3)]
+
+
+def _own_logprobs(model: nn.Module, row: Row) -> NDArray[np.float64]:
+    """(k,) float64 logprobs of a row through the model's own call, alone, unpadded, full logits."""
+    logits = np.array(model(mx.array(row.inputs)[None])[0].astype(mx.float32), dtype=np.float64)
+    logits = logits[row.start - 1 :]
+    logits -= logits.max(axis=-1, keepdims=True)
+    lse = np.log(np.exp(logits).sum(axis=-1))
+    return logits[np.arange(len(logits)), row.targets] - lse
+
+
+def _limit(scorer: BatchScorer, rows: Sequence[Row], wanted: Sequence[NDArray[np.float64]]) -> float:
+    """Four times what precision alone does to single rows, within bounds."""
+    scorer.layout = "equal-length"
+    noise = 0.0
+    for row, own in zip(rows, wanted, strict=True):
+        errors = _errors(scorer, [row], [own])
+        if not isinstance(errors, str):
+            noise = max(noise, float(errors[0].mean()))
+    # Never so much that leaking padding could pass.
+    return float(np.clip(4 * noise, _LIMITS[scorer.head.dtype], 0.2))
+
+
+def _errors(
+    scorer: BatchScorer, rows: Sequence[Row], wanted: Sequence[NDArray[np.float64]]
+) -> list[NDArray[np.float64]] | str:
+    """Each row's |differences| when the rows run as one micro-batch, or why they could not."""
+    try:
+        scores = scorer.score(MicroBatch.of(rows))
+    except Exception as error:
+        return f"the model raised {type(error).__name__}: {error}".splitlines()[0]
+    differences: list[NDArray[np.float64]] = []
+    for score, own in zip(scores, wanted, strict=True):
+        if not isinstance(score, RowScore):
+            return "a score was not finite"
+        differences.append(np.abs(score.logprobs.astype(np.float64) - own))
+    return differences

@@ -1,0 +1,235 @@
+"""asyncio in front, one MLX thread behind: life cycle, health. Knows no HTTP and no MLX call.
+
+Only the thread named "mlx" loads the model and runs it (MLX's streams belong to a thread); only
+plain numpy leaves it.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from mlxscore_client import wire
+from mlxscore_server.errors import EngineStopped, MlxscoreError, NotReady, QueueFull, ScoringFailed
+from mlxscore_server.plan import MicroBatch
+from mlxscore_server.queue import Entry, Job, ScoreQueue
+from mlxscore_server.resident import Loaded, Scorer
+from mlxscore_server.row import Row
+from mlxscore_server.settings import Settings
+
+log = logging.getLogger("mlxscore")
+
+T = TypeVar("T")
+
+# How many micro-batches' worth of rows are planned together: enough to sort by length and to find
+# equal inputs, few enough that a newcomer does not wait behind all of a bulk run.
+WINDOW_BATCHES = 4
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The answer to one call of `Engine.score`."""
+
+    scores: list[RowScore]
+    computed_tokens: int
+    cached_tokens: int
+
+
+class Engine:
+    """Groups rows of all callers into micro-batches and runs them on the one MLX thread."""
+
+    def __init__(self, settings: Settings, load: Callable[[], Loaded]) -> None:
+        self._load = load
+        self._queue = ScoreQueue(settings.max_queued_tokens)
+        # Tokenising holds no MLX; two threads keep one huge text from blocking all others.
+        self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="encode")
+        # Not a daemon: the interpreter must not tear MLX down under a running thread.
+        self._thread = threading.Thread(target=self._main, name="mlx", daemon=False)
+        self._loaded: Loaded | None = None
+        self._draining = False
+        self._aborting = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready = asyncio.Event()
+        self._tokens_per_second = 0.0
+        self.stopped = asyncio.Event()
+        """Set when the MLX thread has ended, for whatever reason."""
+        self.failure: BaseException | None = None
+        """Why the MLX thread ended, if it was not told to."""
+
+    # --- the asyncio side ---
+
+    def start(self) -> None:
+        """Start the MLX thread, which loads the model. Call in a running loop."""
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+
+    @property
+    def state(self) -> wire.HealthState:
+        if self.failure is not None or (self._thread.ident and not self._thread.is_alive()):
+            return "draining" if self._draining and self.failure is None else "failed"
+        if self._draining:
+            return "draining"
+        return "ok" if self._loaded is not None else "loading"
+
+    @property
+    def loaded(self) -> Loaded:
+        """The model; raises NotReady while it loads."""
+        if self._loaded is None:
+            raise NotReady("the model is loading; try again shortly", code="loading")
+        return self._loaded
+
+    async def ready(self) -> None:
+        """Return when the model is loaded; raise what went wrong if it cannot be."""
+        await self._ready.wait()
+        if self._loaded is None:
+            raise self.failure or EngineStopped("the engine was closed while the model was loading")
+
+    async def encode(self, fn: Callable[..., T], *args: object) -> T:
+        """Run `fn` on a small thread pool: tokenising and other work that would stall the loop."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, fn, *args)
+
+    async def score(self, rows: Sequence[Row]) -> Scored:
+        """Score rows; the answers in order. Cancel the await to leave: unstarted rows never run.
+
+        Raises NotReady (loading, draining), QueueFull, EngineStopped, ScoringFailed.
+        """
+        if self.state == "failed":
+            raise EngineStopped("the scoring thread has ended; this server must be restarted")
+        if self._draining:
+            raise NotReady("the server is shutting down", code="draining", retry_after=5.0)
+        _ = self.loaded
+        if not rows:
+            return Scored([], 0, 0)
+        future: asyncio.Future[Scored] = asyncio.get_running_loop().create_future()
+        job = Job(rows, done=lambda job: self._on_loop(_resolve, future, job))
+        if not self._queue.put(job):
+            # The queue closes for good only when the thread ends or drains.
+            if self._draining or self.stopped.is_set():
+                raise EngineStopped("the scoring thread has ended")
+            raise self._queue_full(job)
+        try:
+            return await future
+        finally:
+            if not job.finished:
+                self._queue.discard(job)
+
+    def _queue_full(self, job: Job) -> QueueFull:
+        waiting = self._queue.tokens
+        rate = self._tokens_per_second or 1000.0
+        return QueueFull(
+            f"{waiting} tokens wait already and this request brings {job.waiting_tokens}; the limit "
+            f"(--max-queued-tokens) is {self._queue.max_tokens}",
+            retry_after=min(max(1.0, waiting / rate), 120.0),
+        )
+
+    async def drain(self, timeout: float) -> None:
+        """Let no new work in and wait until what is queued is answered, `timeout` seconds at most."""
+        self._draining = True
+        self._queue.close()
+        try:
+            await asyncio.wait_for(self.stopped.wait(), timeout)
+        except TimeoutError:
+            log.warning("work was still queued after %g s of draining; it is dropped", timeout)
+
+    async def close(self) -> None:
+        """End the MLX thread after the micro-batch that it is in; who still waits gets an error."""
+        self._draining = self._aborting = True
+        for job in self._queue.clear():
+            job.fail(EngineStopped("the server is shutting down"))
+        if self._thread.ident:
+            await self.stopped.wait()
+            self._thread.join()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _on_loop(self, fn: Callable[..., object], *args: object) -> None:
+        assert self._loop is not None, "this is a bug: a job was finished before start()"
+        # A loop that is closed has nobody left who waits.
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(fn, *args)
+
+    # --- the MLX side ---
+
+    def _main(self) -> None:
+        try:
+            loaded = self._load()
+            self._loaded = loaded
+            self._on_loop(self._ready.set)
+            try:
+                window_tokens = WINDOW_BATCHES * loaded.scorer.max_batch_tokens
+                while (window := self._queue.take(window_tokens)) is not None:
+                    self._score_window(loaded.scorer, window)
+            finally:
+                loaded.scorer.close()
+        except BaseException as error:  # whatever it is, nobody may be left waiting
+            self.failure = error
+            if self._loaded is not None:
+                log.critical("the MLX thread died", exc_info=error)
+        finally:
+            for job in self._queue.clear():
+                job.fail(EngineStopped("the scoring thread has ended"))
+            self._on_loop(self._ready.set)
+            self._on_loop(self.stopped.set)
+
+    def _score_window(self, scorer: Scorer, window: list[Entry]) -> None:
+        try:
+            # Rows are looked up by identity: equal rows of two callers are two rows.
+            entries: dict[int, list[Entry]] = {}
+            for entry in window:
+                entries.setdefault(id(entry.row), []).append(entry)
+            for batch in scorer.plan([entry.row for entry in window]):
+                taken = [entries[id(row)].pop() for row in batch.rows]
+                if self._aborting:
+                    for entry in taken:
+                        entry.job.fail(EngineStopped("the server is shutting down"))
+                else:
+                    self._score_batch(scorer, taken, batch)
+        except BaseException:
+            for entry in window:
+                entry.job.fail(EngineStopped("the scoring thread has ended"))
+            raise
+
+    def _score_batch(self, scorer: Scorer, entries: list[Entry], batch: MicroBatch) -> None:
+        wanted = [entry for entry in entries if entry.job.wanted]
+        if not wanted:
+            return
+        if len(wanted) < len(entries):
+            batch = MicroBatch.of(entry.row for entry in wanted)
+        started = time.monotonic()
+        try:
+            answers = scorer.score(batch)
+            assert len(answers) == len(wanted), "this is a bug: one answer a row"
+        except Exception as error:
+            log.exception("a micro-batch of %d rows failed", len(wanted))
+            failed = ScoringFailed("the model failed on this request's micro-batch")
+            failed.__cause__ = error
+            for entry in wanted:
+                entry.job.fail(failed)
+            return
+        self._measure(batch.computed_tokens, time.monotonic() - started)
+        for entry, answer, computed in zip(wanted, answers, batch.computed_by_row(), strict=True):
+            if isinstance(answer, MlxscoreError):
+                if isinstance(answer, ScoringFailed):
+                    answer.row = entry.index
+                entry.job.fail(answer)
+            else:
+                entry.job.answer(entry.index, answer, computed)
+
+    def _measure(self, tokens: int, seconds: float) -> None:
+        rate = tokens / max(seconds, 1e-6)
+        before = self._tokens_per_second or rate
+        self._tokens_per_second = 0.8 * before + 0.2 * rate
+
+
+def _resolve(future: "asyncio.Future[Scored]", job: Job) -> None:
+    if future.done():  # the caller has left
+        return
+    if job.error is not None:
+        future.set_exception(job.error)
+    else:
+        scores = [score for score in job.scores if score is not None]
+        assert len(scores) == len(job.rows), "this is a bug: a finished job has all its scores"
+        future.set_result(Scored(scores, job.computed_tokens, cached_tokens=0))
