@@ -18,7 +18,7 @@ from mlxscore_server.errors import EngineStopped, MlxscoreError, NotReady, Queue
 from mlxscore_server.plan import MicroBatch
 from mlxscore_server.queue import Entry, Job, ScoreQueue
 from mlxscore_server.resident import Loaded, Scorer
-from mlxscore_server.row import Row
+from mlxscore_server.row import Row, RowScore
 from mlxscore_server.settings import Settings
 
 log = logging.getLogger("mlxscore")
@@ -81,6 +81,11 @@ class Engine:
         if self._loaded is None:
             raise NotReady("the model is loading; try again shortly", code="loading")
         return self._loaded
+
+    @property
+    def waiting_tokens(self) -> int:
+        """Tokens queued and not yet taken."""
+        return self._queue.tokens
 
     async def ready(self) -> None:
         """Return when the model is loaded; raise what went wrong if it cannot be."""

@@ -123,9 +123,8 @@ def read_mlx(logits: mx.array, wanted: Wanted) -> Read:
     of_target = mx.take(logits.reshape(-1), flat).astype(mx.float32)
     outputs = [of_target - lse[rows], best[rows] == targets]
     if wanted.ranks:
-        # All pairs share their logits rows in order more often than not; the gather is lazy and fused.
         greater = logits[rows] > of_target[:, None].astype(logits.dtype)
-        outputs.append(greater.sum(axis=-1, dtype=mx.int32) + 1)
+        outputs.append(greater.astype(mx.int32).sum(axis=-1) + 1)
     if wanted.top:
         top_rows = mx.array(wanted.top_rows)
         top_ids, top = _top_mlx(logits[top_rows], wanted.top)

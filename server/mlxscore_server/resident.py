@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from mlxscore_client import wire
 from mlxscore_server.errors import MlxscoreError
 from mlxscore_server.plan import MicroBatch
 from mlxscore_server.row import Row, RowScore
-from mlxscore_server.tokens import Encoder
+
+if TYPE_CHECKING:  # transformers comes with it, which takes a second to import
+    from mlxscore_server.tokens import Encoder
 
 
 class Scorer(Protocol):
@@ -37,5 +39,5 @@ class Loaded:
     """A model that is ready, as the function that loads it returns it."""
 
     scorer: Scorer
-    encoder: Encoder
+    encoder: "Encoder"
     card: wire.ModelCard
