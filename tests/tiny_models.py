@@ -1,4 +1,4 @@
-"""Tiny random models of many architectures, built as mlx-lm builds them. No download, no weights on disk."""
+"""Tiny random models of many architectures, built as mlx-lm builds them: nothing is downloaded."""
 
 import importlib
 from typing import Any

@@ -6,6 +6,7 @@ which form of mask it understands, and whether the head's split keeps its number
 
 import logging
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -14,7 +15,9 @@ from mlx_lm.models.cache import make_prompt_cache
 from numpy.typing import NDArray
 
 from mlxscore_client import wire
+from mlxscore_server.arrays import to_mlx, to_numpy
 from mlxscore_server.errors import StartupError
+from mlxscore_server.head import Project
 from mlxscore_server.padding import MASK_FORMS, MaskForm
 from mlxscore_server.plan import MicroBatch
 from mlxscore_server.row import Row, RowScore
@@ -44,7 +47,9 @@ def self_check(scorer: BatchScorer, model: nn.Module) -> wire.SelfCheck:
         for layout, form in _ways():
             scorer.layout, scorer.mask_form = layout, form
             padded = layout == "left-padded"
-            errors = _errors(scorer, unequal if padded else equal, wanted if padded else wanted_equal)
+            errors = _errors(
+                scorer, unequal if padded else equal, wanted if padded else wanted_equal
+            )
             if isinstance(errors, str):
                 reason = errors
             elif (worst := max(float(row.mean()) for row in errors)) <= limit:
@@ -61,7 +66,9 @@ def self_check(scorer: BatchScorer, model: nn.Module) -> wire.SelfCheck:
             break
         log.warning("the output head's split does not hold for this model (%s): not used", reason)
         scorer.head.close()
-    raise StartupError(f"this model's scores cannot be trusted, not even in equal-length rows: {reason}")
+    raise StartupError(
+        f"this model's scores cannot be trusted, not even in equal-length rows: {reason}"
+    )
 
 
 def _ways() -> Iterator[tuple[Layout, MaskForm]]:
@@ -85,14 +92,18 @@ def _probe_rows(scorer: BatchScorer, model: nn.Module) -> tuple[list[Row], list[
 
 def _own_logprobs(model: nn.Module, row: Row) -> NDArray[np.float64]:
     """(k,) float64 logprobs of a row through the model's own call, alone, unpadded, full logits."""
-    logits = np.array(model(mx.array(row.inputs)[None])[0].astype(mx.float32), dtype=np.float64)
+    logits = to_numpy(cast(Project, model)(to_mlx(row.inputs)[None])[0].astype(mx.float32)).astype(
+        np.float64
+    )
     logits = logits[row.start - 1 :]
     logits -= logits.max(axis=-1, keepdims=True)
     lse = np.log(np.exp(logits).sum(axis=-1))
     return logits[np.arange(len(logits)), row.targets] - lse
 
 
-def _limit(scorer: BatchScorer, rows: Sequence[Row], wanted: Sequence[NDArray[np.float64]]) -> float:
+def _limit(
+    scorer: BatchScorer, rows: Sequence[Row], wanted: Sequence[NDArray[np.float64]]
+) -> float:
     """Four times what precision alone does to single rows, within bounds."""
     scorer.layout = "equal-length"
     noise = 0.0

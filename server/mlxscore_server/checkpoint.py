@@ -8,7 +8,15 @@ from mlxscore_server.errors import StartupError
 from mlxscore_server.settings import Settings
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
-_FILES = ["*.json", "model*.safetensors", "*.py", "tokenizer.model", "*.tiktoken", "*.txt", "*.jinja"]
+_FILES = [
+    "*.json",
+    "model*.safetensors",
+    "*.py",
+    "tokenizer.model",
+    "*.tiktoken",
+    "*.txt",
+    "*.jinja",
+]
 
 
 def find_checkpoint(settings: Settings) -> tuple[Path, str]:
@@ -21,10 +29,12 @@ def find_checkpoint(settings: Settings) -> tuple[Path, str]:
 
         return ensure_default_model(settings.cache_dir, settings.default_wheel), DEFAULT_MODEL_NAME
     path = Path(settings.model).expanduser()
-    if path.is_dir():
+    if os.path.isdir(path):  # not Path.is_dir: that raises where the folder above cannot be read
         return _complete(path), path.resolve().name
-    if path.is_file():
-        raise StartupError(f"--model {settings.model} is a file; give the folder that holds config.json")
+    if os.path.isfile(path):
+        raise StartupError(
+            f"--model {settings.model} is a file; give the folder that holds config.json"
+        )
     # A path that does not exist would be taken for a hub id and fail much later, far from its cause.
     meant_as_path = path.is_absolute() or settings.model[:1] in ".~" or path.parent.is_dir()
     if not _HUB_ID.fullmatch(settings.model) or (meant_as_path and path.parent != Path()):
@@ -56,7 +66,7 @@ def _download(hub_id: str, revision: str | None) -> Path:
     # Read at import: without bounds a machine with no network waits for minutes.
     os.environ.setdefault("HF_HUB_ETAG_TIMEOUT", "10")
     os.environ.setdefault("HF_HUB_DOWNLOAD_TIMEOUT", "30")
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import snapshot_download  # pyright: ignore[reportUnknownVariableType]
 
     try:
         return Path(snapshot_download(hub_id, revision=revision, allow_patterns=_FILES))
@@ -64,4 +74,6 @@ def _download(hub_id: str, revision: str | None) -> Path:
         lines = [line for line in str(error).splitlines() if line.strip()]
         why = lines[0] if lines else type(error).__name__
         at = f" at revision {revision}" if revision else ""
-        raise StartupError(f"--model {hub_id}{at}: cannot be fetched from the hub: {why}") from error
+        raise StartupError(
+            f"--model {hub_id}{at}: cannot be fetched from the hub: {why}"
+        ) from error

@@ -11,6 +11,8 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxscore_server.arrays import to_mlx
+
 
 @dataclass(frozen=True)
 class Gathered:
@@ -62,8 +64,8 @@ def keep_completions(
     mask = completion_mask(prompt_lengths, lengths, num_positions)
     if len(mask) != num_rows:
         raise ValueError(f"{len(mask)} lengths for {num_rows} rows of scores")
-    index = mx.array(np.flatnonzero(mask).astype(np.int32))
-    return mx.take(scores.reshape(-1, vocab_size), index, axis=0), mx.array(mask)
+    index = to_mlx(np.flatnonzero(mask).astype(np.int32))
+    return mx.take(scores.reshape(-1, vocab_size), index, axis=0), to_mlx(mask)
 
 
 def gather_targets(scores: mx.array, targets: Sequence[Sequence[int]]) -> Gathered:
@@ -85,10 +87,10 @@ def gather_targets(scores: mx.array, targets: Sequence[Sequence[int]]) -> Gather
         raise ValueError(f"target id {int(bad)} is outside the vocabulary of {vocab_size}")
     ids = np.zeros((num_rows, num_positions), np.int32)
     ids[mask] = flat
-    read = mx.take_along_axis(scores, mx.array(ids)[:, :, None], axis=-1)[:, :, 0]
+    read = mx.take_along_axis(scores, to_mlx(ids)[:, :, None], axis=-1)[:, :, 0]
     if read.dtype in (mx.float16, mx.bfloat16):
         read = read.astype(mx.float32)  # a sum of many halves would lose digits
-    shown = mx.array(mask)
+    shown = to_mlx(mask)
     values = mx.where(shown, read, mx.zeros_like(read))  # where, not *: 0 * NaN is NaN
     return Gathered(values.sum(axis=-1), values, shown)
 

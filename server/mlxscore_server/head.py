@@ -7,7 +7,7 @@ the model's own `__call__` does everything else, so scaling and soft-caps stay a
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -53,20 +53,20 @@ def _watch(model: nn.Module, tokens: mx.array) -> tuple[mx.array, list[_Seen]]:
                 y = original(self, x, *args, **kwargs)
             finally:
                 depth -= hidden
-            if depth == 0 and isinstance(x, mx.array) and isinstance(y, mx.array):
+            if depth == 0 and all(isinstance(a, mx.array) for a in (x, y)):
                 seen.append(_Seen(self, method, x, y))
             return y
 
         return call
 
     try:
-        for module in model.modules():
+        for module in cast(list[nn.Module], model.modules()):
             if module is model or not callable(module):
                 continue
             for method in _methods_of(module):
                 before.append((module, type(module)))
                 _with_method(module, method, watched(module, method))
-        logits = model(tokens)
+        logits = cast(Project, model)(tokens)
     finally:
         for module, cls in reversed(before):
             module.__class__ = cls
@@ -86,7 +86,7 @@ def _num_embeddings(seen: list[_Seen], tokens: mx.array) -> int | None:
     """Rows of the table in which the tokens were looked up; an id beyond it reads wild memory."""
     for call in seen:
         if call.inputs is tokens and hasattr(call.module, "weight"):
-            return int(call.module.weight.shape[0])
+            return int(cast(mx.array, call.module.weight).shape[0])
     return None
 
 
@@ -100,10 +100,10 @@ class Head:
     def __init__(self, model: nn.Module, *, float32: bool) -> None:
         tokens = mx.zeros((1, 2), mx.int32)
         logits, seen = _watch(model, tokens)
-        if not isinstance(logits, mx.array) or logits.ndim != 3:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if getattr(logits, "ndim", None) != 3:
             raise ValueError("the model's answer is no (B, L, V) array of logits")
         self.vocab_size: int = logits.shape[-1]
-        self._model = model
+        self._model = cast(Project, model)
         self._float32 = float32
         rows = _num_embeddings(seen, tokens)
         self.num_embeddings: int = min(rows or self.vocab_size, self.vocab_size)
@@ -121,10 +121,12 @@ class Head:
             self._module = last.module
             self._project: Project = getattr(type(last.module), last.method)
             self._class = type(last.module)
+
             # A plain function: a bound method would not be handed the module it is called on.
-            _with_method(
-                last.module, last.method, lambda _, x, *args, **kwargs: self._tapped(x, *args, **kwargs)
-            )
+            def tapped(_: nn.Module, x: mx.array, *args: Any, **kwargs: Any) -> mx.array:
+                return self._tapped(x, *args, **kwargs)
+
+            _with_method(last.module, last.method, tapped)
 
     def _tapped(self, x: mx.array, *args: Any, **kwargs: Any) -> mx.array:
         if self._instead is not None:

@@ -10,6 +10,8 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
+from mlxscore_server.arrays import to_mlx, to_numpy, view_numpy
+
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int32]
 
@@ -56,7 +58,7 @@ def read_numpy(logits: mx.array, wanted: Wanted) -> Read:
 
 
 def _read_numpy(logits: mx.array, wanted: Wanted) -> Read:
-    x: Floats = np.array(logits.astype(mx.float32), copy=False)
+    x: Floats = view_numpy(logits.astype(mx.float32))
     best, lse = _best_and_lse(x)
     rows, targets = wanted.rows, wanted.targets
     of_target = x[rows, targets]
@@ -118,7 +120,7 @@ def read_mlx(logits: mx.array, wanted: Wanted) -> Read:
     """For Metal and CUDA: fused kernels, one transfer of small arrays at the end."""
     lse = mx.logsumexp(logits, axis=-1).astype(mx.float32)
     best = mx.argmax(logits, axis=-1)
-    rows, targets = mx.array(wanted.rows), mx.array(wanted.targets)
+    rows, targets = to_mlx(wanted.rows), to_mlx(wanted.targets)
     flat = rows.astype(mx.int64) * logits.shape[-1] + targets
     of_target = mx.take(logits.reshape(-1), flat).astype(mx.float32)
     outputs = [of_target - lse[rows], best[rows] == targets]
@@ -126,11 +128,11 @@ def read_mlx(logits: mx.array, wanted: Wanted) -> Read:
         greater = logits[rows] > of_target[:, None].astype(logits.dtype)
         outputs.append(greater.astype(mx.int32).sum(axis=-1) + 1)
     if wanted.top:
-        top_rows = mx.array(wanted.top_rows)
+        top_rows = to_mlx(wanted.top_rows)
         top_ids, top = _top_mlx(logits[top_rows], wanted.top)
         outputs += [top_ids, top.astype(mx.float32) - lse[top_rows][:, None]]
     mx.eval(outputs)
-    found = [np.array(output) for output in outputs]
+    found = [to_numpy(output) for output in outputs]
     top_ids, top_logprobs = (found[-2], found[-1]) if wanted.top else _no_top(wanted)
     return Read(
         logprobs=found[0],
@@ -166,4 +168,6 @@ def _block_size(k: int) -> int:
 
 
 def _no_top(wanted: Wanted) -> tuple[Ints, Floats]:
-    return np.empty((len(wanted.top_rows), 0), np.int32), np.empty((len(wanted.top_rows), 0), np.float32)
+    return np.empty((len(wanted.top_rows), 0), np.int32), np.empty(
+        (len(wanted.top_rows), 0), np.float32
+    )

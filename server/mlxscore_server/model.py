@@ -10,9 +10,9 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import mlx_lm
-from mlx.utils import tree_flatten
 
 from mlxscore_client import wire
+from mlxscore_server.arrays import dtype_name, parameters
 from mlxscore_server.check import self_check
 from mlxscore_server.checkpoint import find_adapter, find_checkpoint
 from mlxscore_server.device import Device, current
@@ -110,7 +110,7 @@ def _prepare(device: Device) -> None:
     mx.set_cache_limit(device.cache_bytes)
     if device.name == "metal":
         # Keep the weights in the GPU's wired memory, as mlx-lm does while it generates.
-        mx.set_wired_limit(mx.device_info()["max_recommended_working_set_size"])
+        mx.set_wired_limit(int(mx.device_info()["max_recommended_working_set_size"]))
 
 
 def _read(folder: Path, adapter: str | None) -> tuple[nn.Module, Any, dict[str, Any]]:
@@ -127,9 +127,7 @@ def _read(folder: Path, adapter: str | None) -> tuple[nn.Module, Any, dict[str, 
 def _set_dtype(model: nn.Module, settings: Settings, device: Device) -> str:
     """Convert the weights if need be and read them into memory; the dtype's name."""
     floating = {
-        array.dtype
-        for _, array in tree_flatten(model.parameters())
-        if mx.issubdtype(array.dtype, mx.floating)
+        array.dtype for _, array in parameters(model) if mx.issubdtype(array.dtype, mx.floating)
     }
     stored = max(floating, key=lambda t: t.size, default=mx.float32)
     half = {mx.bfloat16, mx.float16} & floating
@@ -143,7 +141,7 @@ def _set_dtype(model: nn.Module, settings: Settings, device: Device) -> str:
         wanted = half.pop() if len(half) == 1 else stored
     if settings.dtype != "auto" or device.name == "cpu":
         if floating != {wanted}:
-            log.info("weights are converted to %s", str(wanted).removeprefix("mlx.core."))
+            log.info("weights are converted to %s", dtype_name(wanted))
         model.set_dtype(wanted)
     if wanted == mx.float32:
         # CUDA multiplies float32 in TF32 (10 bits of mantissa) unless told otherwise.
@@ -152,7 +150,7 @@ def _set_dtype(model: nn.Module, settings: Settings, device: Device) -> str:
         mx.eval(model.parameters())
     except Exception as error:
         raise StartupError(f"the weights cannot be read: {_one_line(error)}") from error
-    return str(wanted).removeprefix("mlx.core.")
+    return dtype_name(wanted)
 
 
 def _one_line(error: Exception) -> str:

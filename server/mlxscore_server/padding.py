@@ -9,13 +9,14 @@ buffer of keys and values is made: scoring never decodes.
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import mlx.core as mx
 import numpy as np
 from mlx_lm.models import cache as mlx_cache
 from numpy.typing import NDArray
 
+from mlxscore_server.arrays import to_mlx
 from mlxscore_server.row import Row
 
 MaskForm = Literal["additive", "additive-5d", "boolean"]
@@ -28,7 +29,9 @@ MASK_FORMS: tuple[MaskForm, ...] = ("additive", "additive-5d", "boolean")
 _HIDDEN = {mx.float32: -1e9, mx.bfloat16: -1e9, mx.float16: -3e4}
 
 
-def right_justified(rows: Sequence[Row], length: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def right_justified(
+    rows: Sequence[Row], length: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Inputs as (B, length) int32 ids, zeros on the left, and the (B,) int32 left padding."""
     lengths = np.array([row.num_inputs for row in rows], np.int32)
     left_padding = np.int32(length) - lengths
@@ -48,7 +51,7 @@ class PaddedBatch:
         self.padded = bool(left_padding.any())
         self.left_padding = left_padding
         self.length = length
-        self.offset: mx.array | int = mx.array(-left_padding) if self.padded else 0
+        self.offset: mx.array | int = to_mlx(-left_padding) if self.padded else 0
         self._dtype = dtype
         self._form: MaskForm = form
         self._masks: dict[int | None, mx.array] = {}
@@ -69,7 +72,7 @@ class PaddedBatch:
         if window_size is not None:
             seen = seen & (query < key + window_size)
         # A padded query sees itself, which nobody reads, rather than nothing at all.
-        shown = (key >= mx.array(self.left_padding)[:, None, None]) | (query == key)
+        shown = (key >= to_mlx(self.left_padding)[:, None, None]) | (query == key)
         mask = (seen[None] & shown)[:, None]
         if self._form == "boolean":
             return mask
@@ -96,7 +99,7 @@ class PaddedLayer:
     def make_mask(
         self, N: int, return_array: bool = False, window_size: int | None = None, **_: Any
     ) -> mx.array | str | None:
-        assert N == self._batch.length, "this is a bug: the mask is for the whole batch"
+        assert self._batch.length == N, "this is a bug: the mask is for the whole batch"
         return self._batch.mask(window_size, return_array)
 
 
@@ -126,7 +129,9 @@ def _stand_in(layer: Any, batch: PaddedBatch) -> Any:
         return PaddedLayer(batch)
     if isinstance(layer, mlx_cache.ArraysCache):
         padding = batch.left_padding.tolist() if batch.padded else None
-        return mlx_cache.ArraysCache(len(layer.cache), left_padding=padding)
+        return mlx_cache.ArraysCache(len(cast(list[Any], layer.cache)), left_padding=padding)
     if isinstance(layer, mlx_cache.CacheList):
-        return mlx_cache.CacheList(*(_stand_in(part, batch) for part in layer.caches))
+        return mlx_cache.CacheList(
+            *(_stand_in(part, batch) for part in cast(list[Any], layer.caches))
+        )
     raise UnknownCache(f"no stand-in for a {type(layer).__name__}")

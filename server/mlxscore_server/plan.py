@@ -6,6 +6,7 @@ This is the seam between the queue and the scorer: a planner that shares prefixe
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +52,9 @@ class MicroBatch:
     def of(rows: Iterable[Row], length: int | None = None) -> "MicroBatch":
         """Pack rows as they are; `length` pads beyond the longest of them."""
         slot_of: dict[bytes, int] = {}
-        all_rows, slots, inputs = [], [], []
+        all_rows: list[Row] = []
+        slots: list[int] = []
+        inputs: list[Row] = []
         for row in rows:
             slot = slot_of.setdefault(row.key, len(inputs))
             if slot == len(inputs):
@@ -87,14 +90,19 @@ def plan(
     distinct, counts = np.unique(lengths, return_counts=True)
     ends = np.cumsum(counts)
     batches: list[MicroBatch] = []
-    for first, last in _bands(distinct, counts, max_batch_tokens, batch_overhead, pad, length_multiple):
+    for first, last in _bands(
+        distinct, counts, max_batch_tokens, batch_overhead, pad, length_multiple
+    ):
         length = int(distinct[last])
         if first < last:
             length = _round_up(length, length_multiple)
         band = groups[int(ends[first] - counts[first]) : int(ends[last])]
         cap = max(1, max_batch_tokens // length)
-        for part in np.array_split(np.arange(len(band)), -(-len(band) // cap)):
-            batches.append(MicroBatch.of((row for i in part for row in band[i]), length))
+        # As many micro-batches as the budget asks for, of nearly equal size.
+        num_batches = -(-len(band) // cap)
+        edges = [len(band) * i // num_batches for i in range(num_batches + 1)]
+        for start, stop in pairwise(edges):
+            batches.append(MicroBatch.of(chain.from_iterable(band[start:stop]), length))
     return batches
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from mlxscore_server.row import Row, RowScore
 
 
-
 @dataclass(eq=False)
 class Job:
     """One caller's rows, and what has been answered so far.

@@ -2,15 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from mlxscore_client import wire
 from mlxscore_server.errors import MlxscoreError
 from mlxscore_server.plan import MicroBatch
 from mlxscore_server.row import Row, RowScore
-
-if TYPE_CHECKING:  # transformers comes with it, which takes a second to import
-    from mlxscore_server.tokens import Encoder
+from mlxscore_server.tokens import Encoder
 
 
 class Scorer(Protocol):
@@ -39,5 +37,5 @@ class Loaded:
     """A model that is ready, as the function that loads it returns it."""
 
     scorer: Scorer
-    encoder: "Encoder"
+    encoder: Encoder
     card: wire.ModelCard

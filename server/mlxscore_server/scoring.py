@@ -10,6 +10,7 @@ from mlx import nn
 from mlx_lm.models.cache import make_prompt_cache
 from numpy.typing import NDArray
 
+from mlxscore_server.arrays import to_mlx
 from mlxscore_server.device import Device
 from mlxscore_server.errors import MlxscoreError, NonFiniteLogits
 from mlxscore_server.head import Head
@@ -41,8 +42,10 @@ class _Pairs:
         # Input position p predicts token p + 1, and a slot's last input stands in the last column:
         # the last target of each row is predicted in column L - 1.
         last_of_row = (np.array(batch.slots) + 1) * batch.length - 1
-        back = np.repeat(ends, counts) - 1 - np.arange(ends[-1])
-        rows, row_of_pair = np.unique(np.repeat(last_of_row, counts) - back, return_inverse=True)
+        num_pairs = int(ends[-1])
+        back = np.repeat(ends, counts) - 1 - np.arange(num_pairs)
+        positions = np.repeat(last_of_row, counts) - back
+        rows, row_of_pair = np.unique(positions, return_inverse=True)
         targets = np.concatenate([row.targets for row in batch.rows])
         return _Pairs(rows.astype(np.int32), row_of_pair.astype(np.int32), targets, ends)
 
@@ -95,7 +98,7 @@ class BatchScorer:
         elif left_padding.any():
             raise ValueError("this model's rows must be of equal length in a micro-batch")
         tops = np.array([row.top_logprobs for row in batch.rows])
-        read = self._read_pairs(mx.array(tokens), cache, pairs, batch, tops)
+        read = self._read_pairs(to_mlx(tokens), cache, pairs, batch, tops)
         return _split(read, pairs.ends, batch.rows, tops)
 
     def _read_pairs(
@@ -121,7 +124,7 @@ class BatchScorer:
         order = np.argsort(pairs.row_of_pair, kind="stable")
         sorted_rows = pairs.row_of_pair[order]
         start = 0
-        for logits in self.head.logits(tokens, cache, mx.array(pairs.rows), self._chunk):
+        for logits in self.head.logits(tokens, cache, to_mlx(pairs.rows), self._chunk):
             stop = start + logits.shape[0]
             here = order[np.searchsorted(sorted_rows, start) : np.searchsorted(sorted_rows, stop)]
             rows = pairs.row_of_pair[here] - np.int32(start)
@@ -131,7 +134,7 @@ class BatchScorer:
             )
             read = self._read(logits, Wanted(rows, pairs.targets[here], ranks, top, top_rows))
             logprobs[here], greedy[here] = read.logprobs, read.greedy
-            if rank is not None:
+            if rank is not None and read.ranks is not None:
                 rank[here] = read.ranks
             if top:
                 top_ids[with_top] = read.top_ids[top_of]
