@@ -1,8 +1,12 @@
 """Shared by all tests: the optimised BLAS (before anything imports mlx.core), the default model."""
 
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from server_process import ServerProcess
 
 from mlxscore_server.blas import load_blas
 from mlxscore_server.settings import Settings
@@ -20,3 +24,25 @@ def default_model_dir() -> Path:
 
     settings = Settings()
     return ensure_default_model(settings.cache_dir, settings.default_wheel)
+
+
+@pytest.fixture(scope="session")
+def server(default_model_dir: Path) -> Iterator[ServerProcess]:
+    """The real server with the default model, one for all tests that only ask it."""
+    with ServerProcess() as running:
+        yield running
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """End without the interpreter's own exit, which MLX's compiled functions abort now and then in a
+    process where a thread ran a model (exit code 134 after tests that all passed)."""
+    status = getattr(config, "_mlxscore_status", None)
+    if status is not None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    session.config._mlxscore_status = int(exitstatus)  # type: ignore[attr-defined]

@@ -1,0 +1,64 @@
+"""The real server as a process of its own."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from types import TracebackType
+from typing import IO
+
+_LISTENING = re.compile(r"http://127\.0\.0\.1:(\d+)")
+
+
+class ServerProcess:
+    """`mlxscore-server` on a free port. Enter it to wait until it is ready; leaving it sends SIGTERM."""
+
+    def __init__(self, *flags: str, env: dict[str, str] | None = None) -> None:
+        self.lines: list[str] = []
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "mlxscore_server.cli", "--port", "0", *flags],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | (env or {}),
+        )
+        self.url = ""
+
+    @property
+    def _stderr(self) -> IO[str]:
+        assert self.process.stderr is not None
+        return self.process.stderr
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        """Read the log until a line holds the pattern; fail with the log if the process ends first."""
+        for line in self._stderr:
+            self.lines.append(line)
+            if found := re.search(pattern, line):
+                return found
+        raise AssertionError(f"the server ended without {pattern!r}:\n{''.join(self.lines)}")
+
+    def __enter__(self) -> "ServerProcess":
+        self.url = f"http://127.0.0.1:{self.wait_for(_LISTENING.pattern).group(1)}"
+        self.wait_for(r"\bready\b")
+        return self
+
+    def stop(self, sign: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal and return the exit code."""
+        self.process.send_signal(sign)
+        self.lines += self._stderr.readlines()
+        return self.process.wait(timeout=60)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self._stderr.close()
