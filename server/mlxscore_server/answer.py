@@ -1,0 +1,142 @@
+"""Scores as the JSON of `wire.ScoreResponse`. Knows no HTTP, no engine.
+
+Written as plain dicts: a request for the 20 most likely tokens of 20,000 has 400,000 of them, and
+to check each against a pydantic model takes longer than a GPU takes to score. The tests hold this
+to `wire`.
+"""
+
+import math
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic_core import to_json
+
+from mlxscore_client import wire
+from mlxscore_server.errors import NonFiniteLogits
+from mlxscore_server.pieces import Pieces
+from mlxscore_server.row import Row, RowScore
+from mlxscore_server.tokens import EncodedItem, EncodedPair
+
+
+class ScoreAnswer:
+    """One answer to `POST /score`; `rows` and `scores` are those of all items' pairs in order."""
+
+    def __init__(
+        self,
+        card: wire.ModelCard,
+        pieces: Pieces,
+        request: wire.ScoreRequest,
+        items: Sequence[EncodedItem],
+        rows: Sequence[Row],
+    ) -> None:
+        self._card = card
+        self._pieces = pieces
+        self._request = request
+        self._items = items
+        self._rows = rows
+        self._seen: dict[int, dict[str, Any]] = {}
+
+    @property
+    def numbers(self) -> int:
+        """About how many numbers the answer holds: what building it costs."""
+        if not (self._request.return_tokens or self._request.top_logprobs):
+            return 4 * len(self._rows)
+        targets = sum(row.num_targets for row in self._rows)
+        return 4 * targets * (1 + self._request.top_logprobs)
+
+    def to_json(self, scores: Sequence[RowScore], computed: int, cached: int) -> bytes:
+        results: list[dict[str, Any]] = []
+        at = 0
+        for index, (item, encoded) in enumerate(zip(self._request.items, self._items, strict=True)):
+            result: dict[str, Any] = {"index": index}
+            if item.id is not None:
+                result["id"] = item.id
+            result["context_tokens"] = encoded.context_tokens
+            result["truncated_tokens"] = encoded.truncated_tokens
+            result["scores"] = [
+                self._score(j, at + j, pair, scores[at + j]) for j, pair in enumerate(encoded.pairs)
+            ]
+            results.append(result)
+            at += len(encoded.pairs)
+        prompt_tokens = sum(len(row.ids) for row in self._rows)
+        return to_json(
+            {
+                "id": f"score-{uuid.uuid4().hex}",
+                "object": "score",
+                "created": int(time.time()),
+                "model": self._card.id,
+                "system_fingerprint": self._card.system_fingerprint,
+                "results": results,
+                "usage": {
+                    "prompt_tokens": prompt_tokens,
+                    "total_tokens": prompt_tokens,
+                    "computed_tokens": computed,
+                    "cached_tokens": cached,
+                },
+            }
+        )
+
+    def param(self, row: int) -> str | None:
+        """The path of the continuation that a row scores."""
+        for index, (item, encoded) in enumerate(zip(self._request.items, self._items, strict=True)):
+            if row < len(encoded.pairs):
+                one = item.continuations is None
+                return f"items[{index}].continuation" + ("" if one else f"s[{row}]")
+            row -= len(encoded.pairs)
+        return None
+
+    def _score(self, index: int, at: int, pair: EncodedPair, score: RowScore) -> dict[str, Any]:
+        loglikelihood = score.loglikelihood
+        # JSON has no NaN and no infinity; a sum is finite exactly where its float32 terms are.
+        if not math.isfinite(loglikelihood):
+            raise self._non_finite(at)
+        answer: dict[str, Any] = {
+            "index": index,
+            "loglikelihood": loglikelihood,
+            "is_greedy": score.is_greedy,
+            "num_tokens": len(score.logprobs),
+            "num_bytes": pair.num_bytes,
+            "num_chars": pair.num_chars,
+            "merged_boundary": pair.merged_boundary,
+        }
+        if score.ranks is not None:
+            answer["tokens"] = self._tokens(at, score)
+        return answer
+
+    def _tokens(self, at: int, score: RowScore) -> list[dict[str, Any]]:
+        assert score.ranks is not None, "this is a bug: tokens without ranks"
+        tokens = [
+            {**self._token(token_id), "logprob": logprob, "rank": rank}
+            for token_id, logprob, rank in zip(
+                self._rows[at].targets.tolist(),
+                score.logprobs.tolist(),
+                score.ranks.tolist(),
+                strict=True,
+            )
+        ]
+        if score.top_ids is not None and score.top_logprobs is not None:
+            if not math.isfinite(float(score.top_logprobs.sum(dtype="float64"))):
+                raise self._non_finite(at)
+            tops = zip(tokens, score.top_ids.tolist(), score.top_logprobs.tolist(), strict=True)
+            for token, ids, logprobs in tops:
+                token["top"] = [
+                    {**self._token(token_id), "logprob": logprob}
+                    for token_id, logprob in zip(ids, logprobs, strict=True)
+                ]
+        return tokens
+
+    def _token(self, token_id: int) -> dict[str, Any]:
+        """Id, text and bytes; the same few tokens come again and again."""
+        known = self._seen.get(token_id)
+        if known is None:
+            piece = self._pieces.piece(token_id)
+            text = self._pieces.text(token_id)
+            known = self._seen[token_id] = {"id": token_id, "text": text, "bytes": list(piece)}
+        return known
+
+    def _non_finite(self, at: int) -> NonFiniteLogits:
+        return NonFiniteLogits(
+            "the model gave a number that is not finite for this row", param=self.param(at)
+        )
