@@ -13,6 +13,9 @@ from mlxscore_server.settings import Settings
 
 
 def pytest_configure() -> None:
+    # Two BLAS threads that wait for each other on a busy machine are ten times slower than one; the
+    # tests' products are small. Servers that tests start inherit it.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     settings = Settings()
     load_blas(settings.blas, settings.cache_dir)
 

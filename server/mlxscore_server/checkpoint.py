@@ -35,11 +35,12 @@ def find_checkpoint(settings: Settings) -> tuple[Path, str]:
         raise StartupError(
             f"--model {settings.model} is a file; give the folder that holds config.json"
         )
-    # A path that does not exist would be taken for a hub id and fail much later, far from its cause.
-    meant_as_path = path.is_absolute() or settings.model[:1] in ".~" or path.parent.is_dir()
-    if not _HUB_ID.fullmatch(settings.model) or (meant_as_path and path.parent != Path()):
+    # A path that does not exist would be taken for a hub id and fail later, far from its cause.
+    organisation = settings.model.partition("/")[0]
+    meant_as_path = settings.model[:1] in ("/", ".", "~") or os.path.isdir(organisation)
+    if meant_as_path or not _HUB_ID.fullmatch(settings.model):
         raise StartupError(
-            f"--model {settings.model}: no such folder (and a hub id has the form organisation/name)"
+            f"--model {settings.model}: no such folder (a hub id has the form organisation/name)"
         )
     return _complete(_download(settings.model, settings.revision)), settings.model
 

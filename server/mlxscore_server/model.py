@@ -28,6 +28,16 @@ log = logging.getLogger("mlxscore")
 
 def load(settings: Settings) -> Loaded:
     """The model that the settings name, checked and warmed up. Raises StartupError, one line."""
+    try:
+        return _load(settings)
+    except StartupError:
+        raise
+    except Exception as error:
+        log.debug("the model cannot be loaded", exc_info=error)
+        raise StartupError(f"the model cannot be loaded: {_one_line(error)}") from error
+
+
+def _load(settings: Settings) -> Loaded:
     started = time.monotonic()
     adapter = find_adapter(settings.adapter_path)
     folder, name = find_checkpoint(settings)

@@ -1,11 +1,13 @@
 """Token ids to exact bytes: what a token stands for in a text, also where it is part of a character."""
 
 import json
+import re
 from typing import Any, Literal
 
 Kind = Literal["byte-level", "sentencepiece", "other"]
 
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece writes a space so
+_BYTE_TOKEN = re.compile("<0x([0-9A-Fa-f]{2})>")
 
 
 def _byte_of_char() -> dict[str, int]:
@@ -20,14 +22,21 @@ _BYTE_OF_CHAR = _byte_of_char()
 
 
 class Pieces:
-    """Bytes and text of single tokens. Ids beyond the tokenizer's vocabulary are empty."""
+    """Bytes and text of single tokens. Ids beyond the tokenizer's vocabulary are empty.
+
+    Exact for byte-level BPE and SentencePiece; any other kind gives what the tokenizer decodes the one
+    id to (WordPiece: "##ing").
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        self._kind: Kind = _kind_of(backend)
-        self._added: dict[int, str] = {
-            int(i): token.content for i, token in tokenizer.added_tokens_decoder.items()
+        self._kind: Kind = _kind_of(tokenizer)
+        # Added tokens stand for themselves. Not so SentencePiece's ordinary ones: Gemma lists its runs of
+        # spaces as added tokens, written with U+2581 as in its vocabulary.
+        self._literal: dict[int, str] = {
+            int(i): token.content
+            for i, token in tokenizer.added_tokens_decoder.items()
+            if token.special or self._kind != "sentencepiece"
         }
         self._known: dict[int, bytes] = {}
 
@@ -43,9 +52,12 @@ class Pieces:
         return self.piece(token_id).decode("utf-8", "replace")
 
     def _make(self, token_id: int) -> bytes:
-        if token_id in self._added:
-            return self._added[token_id].encode("utf-8", "replace")
-        token: str | None = self._tokenizer.convert_ids_to_tokens(token_id)
+        if token_id in self._literal:
+            return self._literal[token_id].encode("utf-8", "replace")
+        try:
+            token: str | None = self._tokenizer.convert_ids_to_tokens(token_id)
+        except (IndexError, KeyError):  # how Python tokenizers answer beyond their vocabulary
+            token = None
         if token is None:
             return b""
         if self._kind == "byte-level":
@@ -54,14 +66,17 @@ class Pieces:
                 for char in token
             )
         if self._kind == "sentencepiece":
-            if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
-                return bytes([int(token[3:5], 16)])
+            if byte := _BYTE_TOKEN.fullmatch(token):
+                return bytes.fromhex(byte[1])
             return token.replace(_SPACE, " ").encode()
         return str(self._tokenizer.decode([token_id])).encode()
 
 
-def _kind_of(backend: Any) -> Kind:
+def _kind_of(tokenizer: Any) -> Kind:
+    if hasattr(tokenizer, "sp_model"):  # SentencePiece's own library
+        return "sentencepiece"
     parts: set[str] = set()
+    backend = getattr(tokenizer, "backend_tokenizer", None)
     for part in (getattr(backend, "decoder", None), getattr(backend, "pre_tokenizer", None)):
         if part is not None:
             _collect(json.loads(part.__getstate__()), parts)

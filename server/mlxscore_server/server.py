@@ -54,9 +54,7 @@ def serve(app: FastAPI, engine: Engine, settings: Settings) -> int:
     return asyncio.run(_serve(app, engine, settings, bind(settings)))
 
 
-async def _serve(
-    app: FastAPI, engine: Engine, settings: Settings, listener: socket.socket
-) -> int:
+async def _serve(app: FastAPI, engine: Engine, settings: Settings, listener: socket.socket) -> int:
     config = uvicorn.Config(
         app,
         log_config=None,

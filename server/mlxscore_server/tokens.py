@@ -9,9 +9,11 @@ The rules, once:
 * "separate", and any item that mixes text and ids: the two are encoded apart.
 * Special tokens are put before a text by us, so that none is ever doubled, and none after it: an EOS
   that a tokenizer appends is no part of the text.
-* Ids are used as given. An empty context becomes the BOS id, else EOS.
+* Ids are used as given. An empty context becomes what the tokenizer puts before a text, else the BOS id,
+  else EOS.
 """
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -33,6 +35,7 @@ _LIMIT_KEYS = (
     "model_max_length",
 )
 _NO_LIMIT = 10**9  # tokenizers state "no limit" as about 1e30
+_PROBES = ("a", "A", "0", ".")  # a small vocabulary (DNA, proteins) may lack some
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ class Encoder:
     """Encodes items with a model's tokenizer. Safe to use from several threads at once.
 
     `num_embeddings` bounds every id; `max_model_len` bounds a row: context and continuation together
-    may be exactly that long.
+    may be exactly that long (the model reads one less: the last id is only ever a target).
     """
 
     def __init__(self, tokenizer: Any, *, num_embeddings: int, max_model_len: int | None) -> None:
@@ -81,6 +84,9 @@ class Encoder:
         inner = getattr(tokenizer, "_tokenizer", None)
         self._tokenizer: Any = inner if hasattr(inner, "bos_token_id") else tokenizer
         self._backend: Any = getattr(self._tokenizer, "backend_tokenizer", None)
+        # Python tokenizers keep state. Rust's would not need it, and lose nothing: texts of all threads
+        # share one pool, so a short one waits behind a long one without the lock too.
+        self._lock = threading.Lock()
         if self._backend is not None:
             # A tokenizer.json may bring these along. Set once here and never again: changing them
             # while another thread encodes is an error ("Already borrowed").
@@ -101,11 +107,14 @@ class Encoder:
         return self.bos_token_id is not None and self.bos_token_id in self.prefix_ids
 
     def _default_prefix(self) -> tuple[int, ...]:
-        plain: list[int] = self._tokenizer.encode("a", add_special_tokens=False)
-        full: list[int] = self._tokenizer.encode("a", add_special_tokens=True)
-        for start in range(len(full) - len(plain) + 1):
-            if full[start : start + len(plain)] == plain:
-                return tuple(full[:start])
+        for probe in _PROBES:
+            plain: list[int] = self._tokenizer.encode(probe, add_special_tokens=False)
+            if not plain:
+                continue
+            full: list[int] = self._tokenizer.encode(probe, add_special_tokens=True)
+            for start in range(len(full) - len(plain) + 1):
+                if full[start : start + len(plain)] == plain:
+                    return tuple(full[:start])
         return ()
 
     def encode_items(
@@ -195,7 +204,11 @@ class Encoder:
     def _after_prefix(
         self, continuation: Ids, prefix: tuple[int, ...], merged: bool, param: str
     ) -> _Whole:
-        """A continuation with nothing before it: the prefix id takes the context's place."""
+        """A continuation with nothing before it: the prefix takes the context's place.
+
+        The tokenizer's own prefix, so that "" is what any other text is without its words; else the BOS
+        id, else EOS. A continuation that brings it along has its own as the context: never two BOS.
+        """
         if not prefix:
             token_id = self.eos_token_id if self.bos_token_id is None else self.bos_token_id
             if token_id is None:
@@ -205,20 +218,29 @@ class Encoder:
                     param=param,
                 )
             prefix = (token_id,)
+        first = int(continuation[0])
+        own = 0
         if tuple(continuation[: len(prefix)].tolist()) == prefix:
-            if len(continuation) == len(prefix):
-                raise InvalidRequest(
-                    f"{param} is only the token that stands for an empty context (id {prefix[-1]}): "
-                    "nothing is left to score",
-                    param=param,
-                )
-            return _Whole(continuation, len(prefix), merged)
+            own = len(prefix)
+        elif first == self.bos_token_id and first in prefix:
+            own = 1
+        if own == len(continuation):
+            raise InvalidRequest(
+                f"{param} is only the token that stands for an empty context (id {first}): "
+                "nothing is left to score",
+                param=param,
+            )
+        if own:
+            return _Whole(continuation, own, merged)
         return _Whole(
             np.concatenate([np.array(prefix, np.int32), continuation]), len(prefix), merged
         )
 
     def _cut(self, whole: _Whole, truncation: Truncation, param: str) -> int:
-        """How many tokens to cut from the context's start."""
+        """How many tokens to cut from the context's start; a BOS that we put there goes first.
+
+        Raises InvalidRequest with both lengths where cutting is not allowed or cannot help.
+        """
         limit, length = self.max_model_len, len(whole.ids)
         if limit is None or length <= limit:
             return 0
@@ -265,11 +287,17 @@ class Encoder:
 
     def encode_texts(self, texts: Sequence[str]) -> list[Ids]:
         """Each text's ids, (n,) int32, without special tokens, in one call that runs in parallel."""
-        if self._backend is not None:
-            encode: Any = getattr(self._backend, "encode_batch_fast", self._backend.encode_batch)
-            found: Iterable[list[int]] = (e.ids for e in encode(texts, add_special_tokens=False))
-        else:
-            found = (self._tokenizer.encode(text, add_special_tokens=False) for text in texts)
+        found: Iterable[list[int]]
+        with self._lock:
+            if self._backend is not None:
+                encode: Any = getattr(
+                    self._backend, "encode_batch_fast", self._backend.encode_batch
+                )
+                found = (e.ids for e in encode(texts, add_special_tokens=False))
+            else:
+                one: Any = self._tokenizer.encode
+                # Not verbose: a text longer than the model is ours to report.
+                found = [one(text, add_special_tokens=False, verbose=False) for text in texts]
         return [np.array(ids, np.int32) for ids in found]
 
 
@@ -322,8 +350,9 @@ class _Draft:
             moved, context = context[len(kept) :], kept
         self.context: str | Ids = (
             texts.add(context, f"{param}.context")
-            if isinstance(context, str)
-            else texts.verbatim(context, f"{param}.context")
+            if isinstance(context, str) and context
+            # An empty text has no ids, whatever a tokenizer puts before a first word.
+            else texts.verbatim(list[int]() if context == "" else context, f"{param}.context")
         )
         self.seconds: list[str | Ids] = []
         """What is encoded for each continuation: with the context in front where it is joint."""

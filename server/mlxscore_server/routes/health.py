@@ -11,7 +11,9 @@ router = APIRouter()
 @router.get(
     "/health",
     response_model=wire.Health,
-    responses={503: {"model": wire.Health, "description": "Not ready: loading, draining or failed."}},
+    responses={
+        503: {"model": wire.Health, "description": "Not ready: loading, draining or failed."}
+    },
     summary="Whether the server scores",
 )
 async def health(request: Request) -> Response:

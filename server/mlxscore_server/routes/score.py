@@ -119,7 +119,9 @@ def _render(
                         merged_boundary=pair.merged_boundary,
                         tokens=_tokens(row, found, loaded.encoder.pieces),
                     )
-                    for j, (pair, (row, found)) in enumerate(zip(encoded.pairs, scores, strict=False))
+                    for j, (pair, (row, found)) in enumerate(
+                        zip(encoded.pairs, scores, strict=False)
+                    )
                 ],
             )
         )
@@ -147,9 +149,7 @@ def _tokens(row: Row, found: RowScore, pieces: Pieces) -> list[wire.TokenScore] 
     if found.top_ids is not None and found.top_logprobs is not None:
         tops = [
             [_top(pieces, i, value) for i, value in zip(ids, values, strict=True)]
-            for ids, values in zip(
-                found.top_ids.tolist(), found.top_logprobs.tolist(), strict=True
-            )
+            for ids, values in zip(found.top_ids.tolist(), found.top_logprobs.tolist(), strict=True)
         ]
     return [
         wire.TokenScore(
