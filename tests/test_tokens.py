@@ -1,6 +1,7 @@
 """Text to ids: boundary, special tokens, empty contexts, truncation, pieces."""
 
 import json
+import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tiny_tokenizers import byte_level, sentencepiece
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
+from transformers import PreTrainedTokenizerFast
 
 from mlxscore_client.wire import ScoreItem
 from mlxscore_server.errors import InvalidRequest
@@ -67,6 +70,22 @@ def test_golden_ids(golden_encoder: Encoder) -> None:
             assert found.start == len(line["context_ids"])
 
 
+def test_golden_ids_in_one_request(golden_encoder: Encoder) -> None:
+    lines = [json.loads(line) for line in GOLDEN.read_text().splitlines()]
+    items = [
+        ScoreItem(context=line["context"], continuation=line["continuation"]) for line in lines
+    ]
+    found = golden_encoder.encode_items(
+        items, add_special_tokens=None, boundary="joint", truncation="error"
+    )
+    for line, together in zip(lines, found, strict=True):
+        alone = item(golden_encoder, line["context"], line["continuation"])
+        assert together.context_tokens == alone.context_tokens
+        (a,), (b,) = together.pairs, alone.pairs
+        assert (a.ids.tolist(), a.start) == (b.ids.tolist(), b.start)
+        assert a.merged_boundary == bool(line.get("merged"))
+
+
 def test_joint_keeps_the_contexts_own_ids() -> None:
     e = encoder(byte_level())
     found = pair(e, "the Ans", " Paris")
@@ -94,6 +113,50 @@ def test_a_token_across_the_boundary_is_scored_and_reported(
     together = (context + continuation).encode()
     assert scored(e, found) == together.removeprefix(kept)
     assert found.num_chars == len(continuation)
+
+
+@pytest.mark.parametrize(
+    ("merges", "context", "continuation"),
+    [
+        ((("l", "d"), ("r", "ld"), ("o", "rld")), "hello wor", "ld"),
+        ((("1", "0"),), "1", "0"),
+        ((("(", '"'), ('("', ")")), "(", '")'),
+    ],
+)
+@pytest.mark.parametrize("add_bos", [False, True])
+@pytest.mark.parametrize("specials", [None, False])
+def test_joins_that_one_token_spans(
+    merges: tuple[tuple[str, str], ...],
+    context: str,
+    continuation: str,
+    add_bos: bool,
+    specials: bool | None,
+) -> None:
+    e = encoder(byte_level(merges=merges, add_bos=add_bos))
+    found = pair(e, context, continuation, add_special_tokens=specials)
+    assert found.merged_boundary
+    kept = before(e, found).removeprefix(b"<s>")
+    assert context.encode().startswith(kept)
+    assert kept + scored(e, found) == (context + continuation).encode()
+    apart = pair(e, context, continuation, boundary="separate", add_special_tokens=specials)
+    assert not apart.merged_boundary
+    assert scored(e, apart) == continuation.encode()
+
+
+PARAGRAPH = (
+    'The Answer is 1.  A person wld Answer Pa–ris 👍🏽;\n\nhe Answers: "the wor ld" é, Answerld.'
+)
+
+
+@given(st.integers(1, len(PARAGRAPH) - 1), st.booleans())
+def test_merged_says_exactly_where_the_contexts_ids_are_no_prefix(cut: int, add_bos: bool) -> None:
+    e = encoder(byte_level(add_bos=add_bos))
+    found = pair(e, PARAGRAPH[:cut], PARAGRAPH[cut:])
+    own, whole = (ids.tolist() for ids in e.encode_texts([PARAGRAPH[:cut].rstrip(), PARAGRAPH]))
+    assert found.merged_boundary == (whole[: len(own)] != own)
+    assert found.ids[int(add_bos) :].tolist() == whole
+    if not found.merged_boundary:
+        assert found.ids[int(add_bos) : found.start].tolist() == own
 
 
 @given(st.text(alphabet="Answer Pld é👍", min_size=2, max_size=30), st.data())
@@ -167,6 +230,52 @@ def test_one_bos_where_the_tokenizer_adds_it(boundary: str) -> None:
     assert bos_count(e, pair(e, "", "Hello", boundary=boundary)) == 1
 
 
+def with_template(template: str) -> PreTrainedTokenizerFast:
+    """Byte-level, with BOS and EOS put where the template says."""
+    tokenizer = byte_level()
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=template, special_tokens=[("<s>", 0), ("</s>", 1)]
+    )
+    return tokenizer
+
+
+def test_a_prefix_of_several_tokens_goes_in_front_whole_and_never_gives_two_bos() -> None:
+    e = encoder(with_template("<s> </s> $A </s>"))
+    assert (e.prefix_ids, e.adds_bos) == ((0, 1), True)
+    assert before(e, pair(e, "Hi", " P")) == b"<s></s>Hi"
+    assert before(e, pair(e, "", "Hi")) == b"<s></s>"
+    assert before(e, pair(e, "", "<s></s>Hi")) == b"<s></s>"
+    assert before(e, pair(e, "", "<s>Hi")) == b"<s>"
+    assert before(e, pair(e, "<s>Hi", " P")) == b"<s>Hi"
+    assert pair(e, [], [0, 9]).ids.tolist() == [0, 9]
+
+
+def test_a_tokenizer_that_only_appends_puts_nothing_in_front() -> None:
+    e = encoder(with_template("$A </s>"))
+    assert (e.prefix_ids, e.adds_bos) == ((), False)
+    assert before(e, pair(e, "Hi", " P")) == b"Hi"
+
+
+def test_the_prefix_is_found_where_the_vocabulary_lacks_a_letter() -> None:
+    backend = Tokenizer(models.BPE(vocab={"<s>": 0, "A": 1, "C": 2}, merges=[]))
+    backend.add_special_tokens(["<s>"])
+    backend.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 0)]
+    )
+    e = encoder(PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>"))
+    assert e.prefix_ids == (0,)
+    assert pair(e, "A", "C").ids.tolist() == [0, 1, 2]
+
+
+def test_bos_is_put_in_front_and_not_into_ids() -> None:
+    e = encoder(byte_level(add_bos=True))
+    ids = pair(e, "Hi", " Paris")
+    again = pair(e, ids.ids[: ids.start].tolist(), ids.ids[ids.start :].tolist())
+    assert again.ids.tolist() == ids.ids.tolist()
+    assert bos_count(e, pair(e, "<s>Hi", " P", add_special_tokens=False)) == 1
+    assert bos_count(e, pair(e, [9], "Hi")) == 0
+
+
 def test_no_bos_where_the_tokenizer_adds_none() -> None:
     e = encoder(byte_level())
     assert not e.adds_bos
@@ -212,6 +321,16 @@ def test_an_empty_context_with_neither_bos_nor_eos_says_so() -> None:
     assert caught.value.param == "items[0].continuations[0]"
 
 
+@pytest.mark.parametrize("context", ["", [], " "])
+def test_an_empty_context_and_nothing_after_it(context: Part) -> None:
+    e = encoder(byte_level(add_bos=True))
+    with pytest.raises(InvalidRequest, match="empty"):
+        pair(e, context, "")
+    found = pair(e, context, "a")
+    assert scored(e, found) == b"a"
+    assert before(e, found) == (b"<s> " if context == " " else b"<s>")
+
+
 # --- SentencePiece ---
 
 
@@ -232,6 +351,78 @@ def test_pieces_join_to_the_text(text: str) -> None:
     e = encoder(byte_level())
     (ids,) = e.encode_texts([text])
     assert b"".join(map(e.pieces.piece, ids.tolist())) == text.encode()
+
+
+@pytest.mark.parametrize("text", ["é", "👍🏽", "日本", "‘x’", "true true", "a  b"])
+def test_sentencepiece_pieces_join_to_the_text_after_its_own_space(text: str) -> None:
+    e = encoder(sentencepiece())
+    (ids,) = e.encode_texts([text])
+    assert b"".join(map(e.pieces.piece, ids.tolist())) == b" " + text.encode()
+
+
+def test_sentencepieces_ordinary_added_tokens_are_spaces_and_special_ones_literal() -> None:
+    # Gemma's runs of spaces are in its vocabulary and among its added tokens.
+    vocab = {"<unk>": 0, "<▁>": 1, "▁": 2, "▁▁": 3, "a": 4, "b": 5, "<0xZZ>": 6}
+    backend = Tokenizer(models.BPE(vocab=vocab, merges=[("▁", "▁")], unk_token="<unk>"))
+    backend.normalizer = normalizers.Replace(" ", "▁")
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback()])
+    backend.add_tokens([AddedToken("▁▁", normalized=False, special=False)])
+    backend.add_special_tokens(["<▁>"])
+    e = encoder(PreTrainedTokenizerFast(tokenizer_object=backend))
+    (ids,) = e.encode_texts(["a  b<▁>"])
+    assert ids.tolist() == [4, 3, 5, 1]
+    assert b"".join(map(e.pieces.piece, ids.tolist())) == "a  b<▁>".encode()
+    assert e.pieces.piece(6) == b"<0xZZ>"
+
+
+def test_other_kinds_give_what_one_id_decodes_to() -> None:
+    backend = Tokenizer(models.WordPiece(vocab={"[UNK]": 0, "play": 1}, unk_token="[UNK]"))
+    backend.decoder = decoders.WordPiece()
+    e = Encoder(
+        PreTrainedTokenizerFast(tokenizer_object=backend), num_embeddings=64, max_model_len=None
+    )
+    assert (e.pieces.text(1), e.pieces.text(9)) == ("play", "")
+
+
+def test_ids_are_counted_by_what_they_decode_to() -> None:
+    e = encoder(byte_level())
+    (ids,) = e.encode_texts(["日é"])
+    found = pair(e, [9], ids.tolist())
+    assert (found.num_bytes, found.num_chars) == (5, 2)
+
+
+class Sentencepieces:
+    """Stands for a tokenizer of SentencePiece's own library: no Rust, and ids beyond it raise."""
+
+    sp_model = object()
+    bos_token_id, eos_token_id = 0, None
+    names = ("<s>", "▁a", "<0xC3>", "<0xA9>")
+    added_tokens_decoder = {0: AddedToken("<s>", special=True)}  # noqa: RUF012
+
+    def encode(self, text: str, *, add_special_tokens: bool, verbose: bool = True) -> list[int]:
+        return [0] * add_special_tokens + [1 if char == "a" else 2 for char in text]
+
+    def convert_ids_to_tokens(self, token_id: int) -> str:
+        return self.names[token_id]
+
+
+def test_a_tokenizer_without_rust() -> None:
+    e = Encoder(Sentencepieces(), num_embeddings=64, max_model_len=None)
+    assert (e.prefix_ids, e.adds_bos) == ((0,), True)
+    assert pair(e, "a", "a").ids.tolist() == [0, 1, 1]
+    assert [e.pieces.piece(i) for i in (0, 1, 2, 3, 9)] == [b"<s>", b" a", b"\xc3", b"\xa9", b""]
+
+
+def test_mlx_lms_wrapper_is_seen_through() -> None:
+    from mlx_lm.tokenizer_utils import TokenizerWrapper
+
+    plain = byte_level(add_bos=True)
+    e, wrapped = (
+        encoder(plain),
+        Encoder(TokenizerWrapper(plain), num_embeddings=300, max_model_len=9),
+    )
+    assert wrapped.prefix_ids == e.prefix_ids
+    assert pair(wrapped, "Hi", " P").ids.tolist() == pair(e, "Hi", " P").ids.tolist()
 
 
 def test_ids_beyond_the_tokenizer_have_no_text() -> None:
@@ -266,6 +457,25 @@ def test_a_tokenizer_that_does_not_fit_the_weights() -> None:
     e = Encoder(byte_level(), num_embeddings=50, max_model_len=None)
     with pytest.raises(InvalidRequest, match="50 tokens"):
         pair(e, "zz", "zz")
+
+
+def test_the_bad_item_is_named_among_good_ones() -> None:
+    e = encoder(byte_level(), 8)
+    good = ScoreItem(context="a", continuation="b")
+    for bad, param in (
+        (ScoreItem(context="a", continuations=["b", ""]), "items[3].continuations[1]"),
+        (ScoreItem(context="a", continuation="b" * 9), "items[3].continuation"),
+        (ScoreItem(context=[1] * 7 + [300], continuation="b"), "items[3].context[7]"),
+        (ScoreItem.model_construct(context="\udc80", continuation="b"), "items[3].context"),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            e.encode_items(
+                [good, good, good, bad],
+                add_special_tokens=None,
+                boundary="joint",
+                truncation="error",
+            )
+        assert caught.value.param == param
 
 
 @pytest.mark.parametrize("empty", ["", []])
@@ -322,6 +532,27 @@ def test_truncation_is_counted_and_the_scored_part_is_whole() -> None:
     assert found.pairs[1].start == 6
 
 
+@pytest.mark.parametrize("boundary", ["joint", "separate"])
+def test_truncating_text_cuts_our_bos_first_and_moves_the_start(boundary: str) -> None:
+    e = encoder(byte_level(add_bos=True), 6)
+    whole = pair(e, "hello", " P", boundary=boundary, truncation="left")
+    assert (before(e, whole), scored(e, whole)) == (b"hello", b" P")
+    found = item(e, "hello xyz", " P", boundary=boundary, truncation="left")
+    assert (found.context_tokens, found.truncated_tokens) == (10, 5)
+    assert (before(e, found.pairs[0]), scored(e, found.pairs[0])) == (b"o xyz", b" P")
+    with pytest.raises(InvalidRequest, match=r"11 tokens .* limit is 6"):
+        pair(e, "hello xyz", " P", boundary=boundary)
+
+
+def test_a_text_longer_than_the_tokenizers_own_limit_warns_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    e = encoder(byte_level(model_max_length=4))
+    with caplog.at_level(logging.DEBUG):
+        assert len(pair(e, "x" * 50, "y").ids) == 51
+    assert not caplog.records
+
+
 SENTINEL = int(1e30)
 
 
@@ -350,13 +581,30 @@ def test_a_tokenizer_files_own_truncation_and_padding_are_off() -> None:
     assert len(ids) == 20
 
 
+def test_a_requests_distinct_texts_are_encoded_once_in_one_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    e = encoder(byte_level())
+    calls: list[list[str]] = []
+    encode = e.encode_texts
+
+    def spy(texts: Any) -> Any:
+        calls.append(list(texts))
+        return encode(texts)
+
+    monkeypatch.setattr(e, "encode_texts", spy)
+    items = [ScoreItem(context="a b", continuations=[" c", " d"])] * 3
+    e.encode_items(items, add_special_tokens=None, boundary="joint", truncation="error")
+    assert calls == [["a b", "a b c", "a b d"]]
+
+
 def test_many_threads_share_one_encoder() -> None:
     e = encoder(byte_level(add_bos=True))
     texts = [f"text {i} Answer Paris" for i in range(40)]
     alone = [pair(e, text, " world").ids.tolist() for text in texts]
 
     def work(_: int) -> list[list[int]]:
-        return [pair(e, text, " world").ids.tolist() for text in texts for _ in range(5)][::5]
+        return [pair(e, text, " world").ids.tolist() for text in texts * 5]
 
     with ThreadPoolExecutor(16) as pool:
-        assert all(found == alone for found in pool.map(work, range(16)))
+        assert all(found == alone * 5 for found in pool.map(work, range(16)))

@@ -5,9 +5,17 @@ nothing that merely converts to one. Answers are lenient on reading (a newer ser
 """
 
 from difflib import get_close_matches
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 Boundary = Literal["joint", "separate"]
@@ -18,6 +26,23 @@ MAX_TOKEN_ID = 2**31 - 1
 """The largest id that any model can have; the server's own bound is its embedding's row count."""
 
 TokenId = Annotated[int, Field(strict=True, ge=0, le=MAX_TOKEN_ID)]
+
+
+def _encodable(value: str) -> str:
+    # Python strings can hold halves of a surrogate pair; UTF-8, and so JSON, cannot.
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise PydanticCustomError(
+            "lone_surrogate",
+            "holds a lone surrogate ({half}) at character {place}, which no text can hold",
+            {"half": ascii(value[error.start]), "place": error.start},
+        ) from error
+    return value
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
+"""A string that can be written as UTF-8."""
 
 
 def _text_or_ids(value: Any) -> str | None:
@@ -32,7 +57,9 @@ def _text_or_ids(value: Any) -> str | None:
 UNION_TAGS = frozenset({"text", "ids"})
 
 TextOrIds = Annotated[
-    Annotated[str, Tag("text")] | Annotated[list[TokenId], Tag("ids")],
+    Annotated[Text, Tag("text")]
+    # Not strict, so that a tuple is a list too; the ids in it stay strict.
+    | Annotated[list[TokenId], Field(strict=False), Tag("ids")],
     Discriminator(
         _text_or_ids,
         custom_error_type="text_or_ids",
@@ -50,18 +77,20 @@ class Request(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _name_unknown_fields(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            known = list(cls.model_fields)
-            for name in data:  # pyright: ignore[reportUnknownVariableType]
-                if name not in cls.model_fields:
-                    near = get_close_matches(str(name), known, n=1)  # pyright: ignore[reportUnknownArgumentType]
-                    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-                    raise PydanticCustomError(
-                        "unknown_field",
-                        "unknown field {name}; {hint}",
-                        {"name": repr(name), "hint": hint},
-                    )
-        return data
+        if not isinstance(data, dict):
+            return data
+        fields = cast(dict[Any, Any], data)
+        known = list(cls.model_fields)
+        for name in fields:
+            if name not in cls.model_fields:
+                near = get_close_matches(str(name), known, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+                raise PydanticCustomError(
+                    "unknown_field",
+                    "unknown field {name}; {hint}",
+                    {"name": repr(name), "hint": hint},
+                )
+        return fields
 
 
 class ScoreItem(Request):
@@ -80,7 +109,7 @@ class ScoreItem(Request):
         description="Several continuations of the same context, scored together.",
         examples=[[" Paris", " London"]],
     )
-    id: str | None = Field(
+    id: Text | None = Field(
         default=None, description="Yours; echoed in the result.", examples=["q1"]
     )
 
@@ -149,7 +178,7 @@ class ScoreRequest(Request):
         description='What to do with a row longer than the model\'s limit: "error" answers 400, "left" cuts '
         "the context's start and reports how many tokens were cut.",
     )
-    model: str | None = Field(
+    model: Text | None = Field(
         default=None, description="The served model's name; null for whichever is loaded."
     )
 

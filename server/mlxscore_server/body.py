@@ -1,41 +1,141 @@
-"""Reading a request's body: only JSON, never more than the limit, counted while reading."""
+"""A request's body: only JSON, never more than the limit, refused in the sender's own terms."""
+
+from typing import TypeVar
 
 from fastapi import Request
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect
 
-from mlxscore_server.errors import BodyTooLarge, WrongContentType
+from mlxscore_client import wire
+from mlxscore_server.errors import BodyTooLarge, InvalidRequest, WrongContentType
 
-__all__ = ["ClientDisconnect", "read_json"]
+M = TypeVar("M", bound=BaseModel)
+
+# Fields of type TextOrIds: what follows one of these in an error's path may be a union's tag.
+_TAGGED_FIELDS = frozenset({"context", "continuation", "continuations"})
+
+_MAX_QUOTED = 60  # characters of a value in a message
+_MAX_MESSAGE = 500
 
 
-async def read_json(request: Request, max_bytes: int) -> bytes:
-    """The body's bytes. Raises WrongContentType, BodyTooLarge, ClientDisconnect.
+async def read_json(request: Request, max_bytes: int) -> bytearray:
+    """All of the body. Raises WrongContentType, BodyTooLarge, ClientDisconnect.
 
-    A body whose Content-Length is too large is refused before any of it is read.
+    Counted while it comes in: a sender may state no length. One that states too large a length is
+    refused before any of it is read. `request.state.body_unread` says whether more would come.
     """
-    _check_content_type(request.headers.get("content-type"))
-    stated = request.headers.get("content-length")
-    if stated is not None and stated.isdecimal() and int(stated) > max_bytes:
-        raise _too_large(f"{int(stated)}", max_bytes)
+    _check_headers(request)
+    stated = request.headers.get("content-length", "")
+    if stated.isdecimal() and int(stated) > max_bytes:
+        request.state.body_unread = True
+        raise _too_large(stated, max_bytes)
     body = bytearray()
-    async for chunk in request.stream():
-        if len(body) + len(chunk) > max_bytes:
-            raise _too_large(f"more than {max_bytes}", max_bytes)
-        body += chunk
-    return bytes(body)
+    more = True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > max_bytes:
+            request.state.body_unread = more
+            raise _too_large(f"at least {len(body)}" if more else str(len(body)), max_bytes)
+    return body
+
+
+def _check_headers(request: Request) -> None:
+    given = request.headers.get("content-type")
+    kind = "application/json" if given is None else given.partition(";")[0].strip().lower()
+    if kind != "application/json" and not (
+        kind.startswith("application/") and kind.endswith("+json")
+    ):
+        raise WrongContentType(
+            f"the body must be JSON with Content-Type: application/json, not {_quoted(given)}"
+        )
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.strip().lower() != "identity":
+        raise WrongContentType(f"the body must not be compressed (here {_quoted(encoding)})")
 
 
 def _too_large(size: str, max_bytes: int) -> BodyTooLarge:
     return BodyTooLarge(
-        f"the body has {size} bytes; the limit (--max-request-bytes) is {max_bytes}"
+        f"the body has {size} bytes, the limit (--max-request-bytes) is {max_bytes}; "
+        "send fewer items at once"
     )
 
 
-def _check_content_type(header: str | None) -> None:
-    if header is None:
-        return
-    kind = header.split(";")[0].strip().lower()
-    if kind != "application/json" and not (
-        kind.startswith("application/") and kind.endswith("+json")
-    ):
-        raise WrongContentType(f"the body must be application/json, not {kind or 'unnamed'}")
+def parse(kind: type[M], body: bytes | bytearray) -> M:
+    """The body as a request. Raises InvalidRequest for the first thing that is wrong with it."""
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        raise _invalid(error.errors(include_url=False)) from None
+
+
+def _invalid(found: list[ErrorDetails]) -> InvalidRequest:
+    first, others = found[0], len(found) - 1
+    if first["type"] == "json_invalid":
+        what = first["msg"].removeprefix("Invalid JSON: ")
+        return InvalidRequest(f"the body is not valid JSON: {what}", code="invalid_json")
+    param = _path(first["loc"])
+    message = _sentence(param, first)
+    if len(message) > _MAX_MESSAGE:
+        message = f"{message[:_MAX_MESSAGE]}..."
+    if others:
+        message += f" (and {others} more)"
+    if first["type"] == "unknown_field":
+        name = str(first.get("ctx", {}).get("name", ""))[1:-1]  # it comes in quotes
+        if name.isidentifier() and len(name) <= _MAX_QUOTED:  # else it would not read as a path
+            param = f"{param}.{name}" if param else name
+    return InvalidRequest(message, param=param or None)
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """A place in the body as its sender would write it: `items[3].continuations[1]`."""
+    path, field = "", ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif not (part in wire.UNION_TAGS and field in _TAGGED_FIELDS):
+            path += f".{part}" if path else part
+            field = part
+    return path
+
+
+def _sentence(param: str, error: ErrorDetails) -> str:
+    where, got = param or "the body", error["input"]
+    match error["type"]:
+        case "missing":
+            return f"{where} is required"
+        case "model_type":
+            return f"{where} must be a JSON object, not {_kind(got)}"
+        case "too_short":
+            least = error.get("ctx", {}).get("min_length")
+            return f"{where} must have at least {least}, and is empty"
+        case "unknown_field":
+            return f"{param}: {error['msg']}" if param else error["msg"]
+        case "one_of":
+            return f"{where}: {error['msg']}"
+        case "lone_surrogate":
+            return f"{where} {error['msg']}"
+        case _:
+            return f"{where} {error['msg'].removeprefix('Input ')}, not {_quoted(got)}"
+
+
+def _quoted(got: object) -> str:
+    """A short value as it is, a long one cut, else what kind of value it is."""
+    if isinstance(got, bool) or got is None or not isinstance(got, int | float | str):
+        return _kind(got)
+    shown = repr(got[: _MAX_QUOTED + 1] if isinstance(got, str) else got)
+    return shown if len(shown) <= _MAX_QUOTED else f"{shown[:_MAX_QUOTED]}..."
+
+
+def _kind(got: object) -> str:
+    if got is None or isinstance(got, bool):
+        return {None: "null", True: "true", False: "false"}[got]
+    if isinstance(got, list | tuple):
+        return "an array"
+    if isinstance(got, dict):
+        return "an object"
+    return "a string" if isinstance(got, str) else "a number"

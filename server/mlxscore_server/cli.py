@@ -1,106 +1,143 @@
-"""`mlxscore-server`: flags and environment to settings, then the server. Imports nothing heavy early."""
+"""`mlxscore-server`: flags and environment to settings, then the server. Imports nothing heavy early.
 
+What the base install lacks is imported inside functions only, so that it can be missed politely.
+"""
+
+import argparse
+import contextlib
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from mlxscore_server import __version__
+from mlxscore_server.errors import StartupError
+
 if TYPE_CHECKING:
+    from pydantic import ValidationError
+
     from mlxscore_server.settings import Settings
 
 _NAME = "mlxscore-server"
 
 
+class _Missing(Exception):
+    """A package that only the server needs is not there."""
+
+
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the server; ends the process. 0: stopped, 1: failed while running, 2: could not start."""
     try:
-        settings = _parse(list(sys.argv[1:] if argv is None else argv))
-    except ImportError as error:
-        _missing(error)
-    logging.basicConfig(
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(message)s",
-        stream=sys.stderr,
-    )
-    # Other libraries' chatter (HTTP clients, model hubs) is for those who debug.
-    if settings.log_level != "debug":
-        logging.getLogger().setLevel(logging.WARNING)
-        logging.getLogger("mlxscore").setLevel(settings.log_level.upper())
-    from mlxscore_server.errors import StartupError
-
-    try:
-        leave(_run(settings))
-    except StartupError as error:
-        _fail(str(error), code=2)
-    except ImportError as error:
-        _missing(error)
+        with _extra():
+            settings = _settings(list(sys.argv[1:] if argv is None else argv))
+        _set_up_logging(settings.log_level)
+        _run(settings)
+    except (StartupError, _Missing) as error:
+        sys.exit(_say(error))
+    except KeyboardInterrupt:  # before the server has its own handler
+        sys.exit(130)
 
 
-def leave(code: int) -> NoReturn:
-    """End the process now. Not by the interpreter's own exit: in a process where a thread ran a model,
-    MLX's compiled functions abort that now and then, and the exit code would lie to supervisors."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def _run(settings: "Settings") -> int:
-    # The BLAS must be loaded before anything imports mlx.core.
-    from mlxscore_server.blas import load_blas
-
-    load_blas(settings.blas, settings.cache_dir)
-    # Bars of downloads and of loading would break up the log.
+def _run(settings: "Settings") -> NoReturn:
+    # Bars and warnings of loading would break up the log.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    from mlxscore_server.app import create_app
-    from mlxscore_server.engine import Engine
-    from mlxscore_server.model import load
-    from mlxscore_server.server import serve
+    with _extra():
+        from mlxscore_server.blas import load_blas
 
+        # Before anything imports mlx.core.
+        load_blas(settings.blas, settings.cache_dir)
+        from mlxscore_server.app import create_app
+        from mlxscore_server.engine import Engine
+        from mlxscore_server.model import load
+        from mlxscore_server.server import end, serve
     engine = Engine(settings, lambda: load(settings))
-    return serve(create_app(engine, settings), engine, settings)
+    try:
+        code = serve(create_app(engine, settings), engine, settings)
+    except StartupError as error:
+        code = _say(error)
+    except BaseException:
+        # Goes no further: from here on a thread may have run a model (see `end`).
+        logging.getLogger("mlxscore").critical("the server failed", exc_info=True)
+        code = 1
+    end(code)
 
 
-def _parse(argv: list[str]) -> "Settings":
-    if argv == ["--version"]:
-        from mlxscore_server import __version__
+def _say(error: Exception) -> int:
+    for line in str(error).splitlines():
+        print(f"{_NAME}: error: {line}", file=sys.stderr)
+    return 2 if isinstance(error, StartupError) else 1
 
-        print(f"{_NAME} {__version__}")
-        sys.exit(0)
+
+@contextlib.contextmanager
+def _extra() -> Generator[None]:
+    """Say which extra to install where a package is missing or cannot be loaded."""
+    try:
+        yield
+    except ImportError as error:
+        package = (error.name or "").partition(".")[0]
+        if package.startswith("mlxscore"):
+            raise  # a bug of ours
+        gone = isinstance(error, ModuleNotFoundError)
+        what = "is not installed" if gone else f"cannot be loaded ({error})"
+        raise _Missing(
+            f"{package or 'a package'} {what}; the server needs: pip install 'mlxscore[server]' "
+            "(with an NVIDIA GPU: 'mlxscore[server-cuda]')"
+        ) from error
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise StartupError(f"{message} (see {_NAME} --help)")
+
+
+class _Help(argparse.HelpFormatter):
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        # Where the default is None or made by a function, the description says what that means.
+        text = (action.help or "").partition(" (default: None)")[0]
+        return text.partition(" (default factory:")[0]
+
+
+def _settings(argv: list[str]) -> "Settings":
     from pydantic import ValidationError
     from pydantic_settings import CliApp, CliSettingsSource, SettingsError
 
     from mlxscore_server.settings import Settings
 
-    source = CliSettingsSource[object](Settings, cli_prog_name=_NAME)
+    parser = _Parser(
+        prog=_NAME, description=Settings.__doc__, formatter_class=_Help, allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"{_NAME} {__version__}")
+    source = CliSettingsSource[argparse.ArgumentParser](
+        Settings, root_parser=parser, cli_hide_none_type=True
+    )
     try:
         return CliApp.run(Settings, cli_args=argv, cli_settings_source=source)
     except ValidationError as error:
-        for found in error.errors():
-            name = "_".join(map(str, found["loc"]))
-            flag, variable = f"--{name.replace('_', '-')}", f"MLXSCORE_{name.upper()}"
-            _say(f"{flag} ({variable}): {found['msg']}, got {found['input']!r}")
-        sys.exit(2)
+        raise StartupError("\n".join(_bad_values(error, argv))) from None
     except SettingsError as error:
-        _fail(str(error), code=2)
+        raise StartupError(str(error)) from None
 
 
-def _missing(error: ImportError) -> NoReturn:
-    _fail(
-        f"{error.name or error} is not installed: pip install 'mlxscore[server]' "
-        "(or 'mlxscore[server-cuda]' for an NVIDIA GPU)",
-        code=1,
+def _bad_values(error: "ValidationError", argv: list[str]) -> Generator[str]:
+    """A line for each bad value, with the flag or the variable that it came from."""
+    for found in error.errors(include_url=False):
+        name = "_".join(map(str, found["loc"]))
+        flag, variable = f"--{name.replace('_', '-')}", f"MLXSCORE_{name.upper()}"
+        given = any(part.partition("=")[0] == flag for part in argv)
+        from_env = not given and variable in map(str.upper, os.environ)
+        what = found["msg"].removeprefix("Input ")
+        yield f"{variable if from_env else flag} {what}, not {found['input']!r}"
+
+
+def _set_up_logging(level: str) -> None:
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
-
-
-def _say(message: str) -> None:
-    print(f"{_NAME}: error: {message}", file=sys.stderr)
-
-
-def _fail(message: str, *, code: int) -> NoReturn:
-    _say(message)
-    leave(code)
+    # Other libraries' chatter (HTTP clients, model hubs) is for nobody; uvicorn's for who debugs.
+    logging.getLogger("mlxscore").setLevel(level.upper())
+    if level == "debug":
+        logging.getLogger("uvicorn").setLevel(logging.INFO)
 
 
 if __name__ == "__main__":

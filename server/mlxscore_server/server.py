@@ -3,9 +3,12 @@
 import asyncio
 import contextlib
 import logging
+import os
 import signal
 import socket
+import sys
 from collections.abc import Generator
+from typing import NoReturn
 
 import uvicorn
 from fastapi import FastAPI
@@ -16,12 +19,36 @@ from mlxscore_server.settings import Settings
 
 log = logging.getLogger("mlxscore")
 
+_BACKLOG = 2048
 # Answers that are ready when the drain ends have this long to reach clients that read slowly.
 _FAREWELL_SECONDS = 5
 
 
-class _Server(uvicorn.Server):
-    """uvicorn without its own signal handlers, which would end the process by the signal."""
+class Server(uvicorn.Server):
+    """uvicorn without its own signal handlers, and without its tick ten times a second."""
+
+    def __init__(self, app: FastAPI, settings: Settings) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=settings.log_level == "debug",
+                lifespan="off",  # the engine's life is the process's, not the application's
+                ws="none",
+                server_header=False,
+                date_header=False,  # what the tick is for; envelope.py writes it
+                backlog=_BACKLOG,
+                timeout_graceful_shutdown=_FAREWELL_SECONDS,
+            )
+        )
+        self._leaving = asyncio.Event()
+
+    def leave(self) -> None:
+        """Close the door and the idle connections, let answers go out; then `serve` returns."""
+        self._leaving.set()
+
+    async def main_loop(self) -> None:
+        await self._leaving.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -30,88 +57,117 @@ class _Server(uvicorn.Server):
 
 def bind(settings: Settings) -> socket.socket:
     """A socket that listens at the address of the settings; raises StartupError where it cannot."""
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family)
+    host, port = settings.host, settings.port
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((settings.host, settings.port))
-        listener.listen(2048)
-    except OSError as error:
-        listener.close()
-        reason = error.strerror or str(error)
-        raise StartupError(
-            f"cannot listen on {settings.host}:{settings.port}: {reason} (--host, --port)"
-        ) from error
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        # "localhost" has two addresses; 127.0.0.1 is the one that scripts write out.
+        family, kind, protocol, _, address = min(found, key=lambda a: a[0] != socket.AF_INET)
+        with contextlib.ExitStack() as undo:
+            listener = undo.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+            undo.pop_all()
+    except (OSError, UnicodeError) as error:  # UnicodeError: not even a possible host name
+        reason = getattr(error, "strerror", None) or str(error)
+        raise StartupError(f"cannot listen on {host}:{port}: {reason} (--host, --port)") from error
     return listener
 
 
 def serve(app: FastAPI, engine: Engine, settings: Settings) -> int:
     """Run until a signal or the engine ends it; the exit code.
 
-    0: told to stop, and all that was queued is answered. 1: the scoring thread died, or a second
-    signal. Raises StartupError where the port is taken or the model cannot be loaded.
+    0: told to stop, and all that was queued is answered. 1: the scoring thread died. Raises
+    StartupError where the port is taken or the model cannot be loaded.
     """
     return asyncio.run(_serve(app, engine, settings, bind(settings)))
 
 
 async def _serve(app: FastAPI, engine: Engine, settings: Settings, listener: socket.socket) -> int:
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=settings.log_level == "debug",
-        log_level="warning" if settings.log_level != "debug" else "debug",
-        lifespan="off",
-        timeout_graceful_shutdown=_FAREWELL_SECONDS,
-    )
-    server = _Server(config)
     told = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for sign in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(sign, _on_signal, sign, told, server)
-    engine.start()
+        asyncio.get_running_loop().add_signal_handler(sign, _on_signal, sign, told)
+    server = Server(app, settings)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
+    engine.start()
     log.info("listening on %s", _url(listener))
-    loading = asyncio.create_task(_announce(engine))
+    try:
+        return await _live(engine, settings, told, serving)
+    finally:
+        server.leave()
+        await _end_both(engine, serving)
+
+
+async def _live(
+    engine: Engine, settings: Settings, told: asyncio.Event, serving: "asyncio.Task[None]"
+) -> int:
+    """Until the process should end; the exit code."""
+    loading = asyncio.create_task(engine.ready())
     stopping = asyncio.create_task(told.wait())
     stopped = asyncio.create_task(engine.stopped.wait())
-    tasks = (loading, stopping, stopped, serving)
     try:
-        await asyncio.wait({stopping, stopped, serving}, return_when=asyncio.FIRST_COMPLETED)
-        if told.is_set():
-            log.info("stopping: what is queued has %g s", settings.drain_timeout)
-            await engine.drain(settings.drain_timeout)
-        await engine.close()
-        server.should_exit = True
-        await serving
+        await asyncio.wait({loading, stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
+        if loading.done():
+            _check_loaded(loading)
+            log.info("ready: %s", engine.loaded.card.id)
+            await asyncio.wait({stopping, stopped, serving}, return_when=asyncio.FIRST_COMPLETED)
+        if not told.is_set():
+            log.critical("the scoring thread has ended, and this process ends with it")
+            return 1
+        if engine.state == "loading":  # nobody can be waiting
+            log.info("stopping, before the model was loaded")
+            return 0
+        log.info("stopping: what is queued has %g s", settings.drain_timeout)
+        await engine.drain(settings.drain_timeout)
+        return 0 if engine.failure is None else 1
     finally:
-        for task in tasks:
+        for task in (loading, stopping, stopped):
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    if isinstance(engine.failure, StartupError):
-        raise engine.failure
-    return 0 if told.is_set() and engine.failure is None else 1
 
 
-def _on_signal(sign: signal.Signals, told: asyncio.Event, server: uvicorn.Server) -> None:
-    if told.is_set():
-        # A second signal: whoever sends it does not want to wait.
-        from mlxscore_server.cli import leave
-
-        log.warning("a second %s: ending at once", sign.name)
-        leave(1)
-    told.set()
-
-
-async def _announce(engine: Engine) -> None:
-    try:
-        await engine.ready()
-    except Exception as error:
-        if not isinstance(error, StartupError):
-            log.error("the model could not be loaded", exc_info=error)
+def _check_loaded(loading: "asyncio.Task[None]") -> None:
+    error = loading.exception()
+    if error is None or isinstance(error, StartupError):
+        loading.result()
         return
-    log.info("ready: %s", engine.loaded.card.id)
+    log.debug("the model cannot be loaded", exc_info=error)
+    what = (str(error).strip().splitlines() or ["no reason given"])[0]
+    raise StartupError(
+        f"the model cannot be loaded: {type(error).__name__}: {what} (--log-level debug says where)"
+    ) from error
+
+
+async def _end_both(engine: Engine, serving: "asyncio.Task[None]") -> None:
+    if engine.state == "loading":
+        await serving  # loading cannot be interrupted: the process ends without it
+    elif engine.stopped.is_set():
+        await serving  # first: finished scores are still being written as JSON by the engine's pool
+        await engine.close()
+    else:
+        # Work was left over: whoever waits for it is told so while the server leaves. Bounded, for a
+        # thread that is stuck in the device must not keep the process alive.
+        closing = asyncio.wait_for(engine.close(), _FAREWELL_SECONDS)
+        await asyncio.gather(serving, closing, return_exceptions=True)
+
+
+def _on_signal(sign: signal.Signals, told: asyncio.Event) -> None:
+    if told.is_set():
+        # Whoever sends a second one does not want to wait.
+        log.warning("a second %s: ending at once", sign.name)
+        end(128 + sign)
+    told.set()
 
 
 def _url(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def end(code: int) -> NoReturn:
+    """End the process now. Not by the interpreter's own exit: in a process where a thread ran a model,
+    MLX's compiled functions abort that now and then, and the exit code would lie to supervisors."""
+    logging.shutdown()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)

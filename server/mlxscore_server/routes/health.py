@@ -12,7 +12,12 @@ router = APIRouter()
     "/health",
     response_model=wire.Health,
     responses={
-        503: {"model": wire.Health, "description": "Not ready: loading, draining or failed."}
+        200: {"content": {"application/json": {"example": {"status": "ok"}}}},
+        503: {
+            "model": wire.Health,
+            "description": "Not ready: loading, draining or failed.",
+            "content": {"application/json": {"example": {"status": "loading"}}},
+        },
     },
     summary="Whether the server scores",
 )

@@ -1,197 +1,146 @@
 """`POST /score`: loglikelihoods of continuations given contexts."""
 
-import math
-import time
-import uuid
-from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from pydantic import ValidationError
 
 from mlxscore_client import wire
-from mlxscore_server.body import read_json
+from mlxscore_server.body import parse, read_json
 from mlxscore_server.disconnect import while_connected
-from mlxscore_server.engine import Engine, Scored
-from mlxscore_server.envelope import invalid_request
-from mlxscore_server.errors import InvalidRequest, ModelNotFound, NonFiniteLogits, ScoringFailed
-from mlxscore_server.pieces import Pieces
+from mlxscore_server.engine import Engine
+from mlxscore_server.errors import (
+    BodyTooLarge,
+    InvalidRequest,
+    ModelNotFound,
+    NotReady,
+    QueueFull,
+    ScoringFailed,
+    WrongContentType,
+)
 from mlxscore_server.resident import Loaded
-from mlxscore_server.row import Row, RowScore
+from mlxscore_server.routes.answer import ScoreAnswer
+from mlxscore_server.routes.documented import documented
+from mlxscore_server.routes.models import check_name
+from mlxscore_server.row import Row
 from mlxscore_server.settings import Settings
-from mlxscore_server.tokens import EncodedItem
 
 router = APIRouter()
 
-_SCHEMA: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {"schema": {"$ref": "#/components/schemas/ScoreRequest"}},
-        },
-    }
+# An answer of fewer numbers is written on the event loop: the hop to a thread would cost more.
+_SMALL_ANSWER = 1000
+
+_PARIS: dict[str, Any] = {
+    "id": 7042,
+    "text": " Paris",
+    "bytes": [32, 80, 97, 114, 105, 115],
+    "logprob": -0.9,
+}
+_EXAMPLE: dict[str, Any] = {
+    "id": "score-0d7c9f5e8a4b4c0f9a51a2f6f3b1c2d3",
+    "object": "score",
+    "created": 1767225600,
+    "model": "SmolLM2-135M-Instruct",
+    "system_fingerprint": "fp_2f7c5a90d1be",
+    "results": [
+        {
+            "index": 0,
+            "id": "q1",
+            "context_tokens": 5,
+            "truncated_tokens": 0,
+            "scores": [
+                {
+                    "index": 0,
+                    "loglikelihood": -0.9,
+                    "is_greedy": True,
+                    "num_tokens": 1,
+                    "num_bytes": 6,
+                    "num_chars": 6,
+                    "merged_boundary": False,
+                    "tokens": [{**_PARIS, "rank": 1, "top": [_PARIS]}],
+                }
+            ],
+        }
+    ],
+    "usage": {"prompt_tokens": 6, "total_tokens": 6, "computed_tokens": 5, "cached_tokens": 0},
 }
 
 
 @router.post(
     "/score",
     response_model=wire.ScoreResponse,
-    openapi_extra=_SCHEMA,
     summary="Score continuations of contexts",
+    responses=documented(
+        _EXAMPLE,
+        InvalidRequest,
+        ModelNotFound,
+        BodyTooLarge,
+        WrongContentType,
+        QueueFull,
+        ScoringFailed,
+        NotReady,
+    ),
+    # The body is read by hand, within bounds; app.py adds this schema to the components.
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {"schema": {"$ref": "#/components/schemas/ScoreRequest"}},
+            },
+        }
+    },
 )
 async def score(request: Request) -> Response:
     """The loglikelihood of each continuation given its context, and on demand each token's logprob,
-    rank and the most likely alternatives."""
+    rank and the most likely alternatives. All of a request succeeds, or none of it."""
     engine: Engine = request.app.state.engine
     settings: Settings = request.app.state.settings
-    loaded = engine.loaded  # 503 while loading, before any of the body is read
+    # No rows: 503 while loading, draining or after the end, before any of the body is read.
+    await engine.score([])
     body = await read_json(request, settings.max_request_bytes)
-    answer = await while_connected(request, _answer(engine, loaded, settings, body))
-    return Response(answer, media_type="application/json")
+    content = await while_connected(request, _score(engine, settings, body))
+    return Response(content, media_type="application/json")
 
 
-async def _answer(engine: Engine, loaded: Loaded, settings: Settings, body: bytes) -> bytes:
-    asked, items, rows = await engine.encode(_prepare, loaded, settings, body)
+async def _score(engine: Engine, settings: Settings, body: bytearray) -> bytes:
+    answer, rows = await engine.encode(_prepare, body, engine.loaded, settings.max_logprobs)
     try:
         scored = await engine.score(rows)
     except ScoringFailed as error:
-        raise _named(error, asked, items) from error
-    return await engine.encode(_render, loaded, asked, items, rows, scored)
+        # Without a row it may have reached several callers, and stays as it is.
+        if error.row is not None:
+            error.param = answer.param(error.row)
+        raise
+    arguments = scored.scores, scored.computed_tokens, scored.cached_tokens
+    if answer.numbers < _SMALL_ANSWER:
+        return answer.to_json(*arguments)
+    return await engine.encode(answer.to_json, *arguments)
 
 
-def _prepare(
-    loaded: Loaded, settings: Settings, body: bytes
-) -> tuple[wire.ScoreRequest, list[EncodedItem], list[Row]]:
-    """The body parsed, checked and encoded; runs off the event loop."""
-    try:
-        asked = wire.ScoreRequest.model_validate_json(body)
-    except ValidationError as error:
-        raise invalid_request(error) from None
-    if asked.top_logprobs > settings.max_logprobs:
+def _prepare(body: bytearray, loaded: Loaded, max_logprobs: int) -> tuple[ScoreAnswer, list[Row]]:
+    """From bytes to rows. Runs off the event loop: megabytes of text take seconds."""
+    request = parse(wire.ScoreRequest, body)
+    card, k = loaded.card, request.top_logprobs
+    if request.model is not None:
+        check_name(request.model, card, "model")
+    if k > max_logprobs:
         raise InvalidRequest(
-            f"top_logprobs is {asked.top_logprobs}; the limit (--max-logprobs) is {settings.max_logprobs}",
+            f"top_logprobs is {k}, the limit (--max-logprobs) is {max_logprobs}",
             param="top_logprobs",
         )
-    if asked.model is not None and asked.model != loaded.card.id:
-        raise ModelNotFound(
-            f"model {asked.model!r} is not served here; {loaded.card.id!r} is", param="model"
+    if k > card.vocab_size:
+        raise InvalidRequest(
+            f"top_logprobs is {k}, the model has {card.vocab_size} tokens", param="top_logprobs"
         )
     items = loaded.encoder.encode_items(
-        asked.items,
-        add_special_tokens=asked.add_special_tokens,
-        boundary=asked.boundary,
-        truncation=asked.truncation,
+        request.items,
+        add_special_tokens=request.add_special_tokens,
+        boundary=request.boundary,
+        truncation=request.truncation,
     )
-    ranks = asked.return_tokens or asked.top_logprobs > 0
+    ranks = request.return_tokens or k > 0
     rows = [
-        Row(pair.ids, pair.start, top_logprobs=asked.top_logprobs, ranks=ranks)
+        Row(pair.ids, pair.start, top_logprobs=k, ranks=ranks)
         for item in items
         for pair in item.pairs
     ]
-    return asked, items, rows
-
-
-def _render(
-    loaded: Loaded,
-    asked: wire.ScoreRequest,
-    items: Sequence[EncodedItem],
-    rows: Sequence[Row],
-    scored: Scored,
-) -> bytes:
-    """The answer as JSON; runs off the event loop."""
-    scores = iter(zip(rows, scored.scores, strict=True))
-    results: list[wire.ScoreResult] = []
-    for i, (item, encoded) in enumerate(zip(asked.items, items, strict=True)):
-        results.append(
-            wire.ScoreResult(
-                index=i,
-                id=item.id,
-                context_tokens=encoded.context_tokens,
-                truncated_tokens=encoded.truncated_tokens,
-                scores=[
-                    wire.Score(
-                        index=j,
-                        loglikelihood=found.loglikelihood,
-                        is_greedy=found.is_greedy,
-                        num_tokens=row.num_targets,
-                        num_bytes=pair.num_bytes,
-                        num_chars=pair.num_chars,
-                        merged_boundary=pair.merged_boundary,
-                        tokens=_tokens(row, found, loaded.encoder.pieces),
-                    )
-                    for j, (pair, (row, found)) in enumerate(
-                        zip(encoded.pairs, scores, strict=False)
-                    )
-                ],
-            )
-        )
-    num_tokens = sum(len(row.ids) for row in rows)
-    response = wire.ScoreResponse(
-        id=f"score-{uuid.uuid4().hex}",
-        created=int(time.time()),
-        model=loaded.card.id,
-        system_fingerprint=loaded.card.system_fingerprint,
-        results=results,
-        usage=wire.Usage(
-            prompt_tokens=num_tokens,
-            total_tokens=num_tokens,
-            computed_tokens=scored.computed_tokens,
-            cached_tokens=scored.cached_tokens,
-        ),
-    )
-    return response.model_dump_json(exclude_none=True).encode()
-
-
-def _tokens(row: Row, found: RowScore, pieces: Pieces) -> list[wire.TokenScore] | None:
-    if found.ranks is None:
-        return None
-    tops: list[list[wire.TopLogprob]] | None = None
-    if found.top_ids is not None and found.top_logprobs is not None:
-        tops = [
-            [_top(pieces, i, value) for i, value in zip(ids, values, strict=True)]
-            for ids, values in zip(found.top_ids.tolist(), found.top_logprobs.tolist(), strict=True)
-        ]
-    return [
-        wire.TokenScore(
-            id=i,
-            text=pieces.text(i),
-            bytes=list(pieces.piece(i)),
-            logprob=logprob,
-            rank=rank,
-            top=tops[n] if tops is not None else None,
-        )
-        for n, (i, logprob, rank) in enumerate(
-            zip(row.targets.tolist(), found.logprobs.tolist(), found.ranks.tolist(), strict=True)
-        )
-    ]
-
-
-def _top(pieces: Pieces, token_id: int, logprob: float) -> wire.TopLogprob:
-    if not math.isfinite(logprob):
-        # JSON has no infinity, and a token that cannot occur has no place among the most likely.
-        raise NonFiniteLogits(
-            f"fewer tokens than top_logprobs have a finite logprob (id {token_id} has none)",
-            param="top_logprobs",
-        )
-    return wire.TopLogprob(
-        id=token_id,
-        text=pieces.text(token_id),
-        bytes=list(pieces.piece(token_id)),
-        logprob=logprob,
-    )
-
-
-def _named(
-    error: ScoringFailed, asked: wire.ScoreRequest, items: Sequence[EncodedItem]
-) -> ScoringFailed:
-    """The error with the path of the item that is to blame, where one is."""
-    if error.row is None:
-        return error
-    row = error.row
-    for i, encoded in enumerate(items):
-        if row < len(encoded.pairs):
-            one = asked.items[i].continuations is None
-            param = f"items[{i}].continuation" + ("" if one else f"s[{row}]")
-            return type(error)(f"{error.message}: {param}", param=param)
-        row -= len(encoded.pairs)
-    return error
+    return ScoreAnswer(card, loaded.encoder.pieces, request, items, rows), rows

@@ -1,0 +1,120 @@
+"""What each method sends and how it reads the answer, once for the sync and the async client.
+
+Pure: knows paths and JSON, neither httpx nor how to wait.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from mlxscore_client import inputs
+from mlxscore_client.inputs import TextOrIds
+from mlxscore_client.pairs import Pairs
+from mlxscore_client.split import Answer, join, read, split
+from mlxscore_client.wire import Health, ModelList, Score, ScoreItem, ScoreRequest, ScoreResponse
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Call(Generic[T]):
+    """One request, and what its answer means."""
+
+    method: str
+    path: str
+    read: Callable[[bytes], T]
+    """From an answer's body; a ValueError says that it is not what was asked for."""
+    content: bytes | None = None
+    """JSON."""
+    caller_path: Callable[[str], str] = str
+    """From a path in the body, which an error names, to one in the caller's arguments."""
+    also_reads: frozenset[int] = frozenset()
+    """Statuses other than 2xx whose body is an answer too."""
+    quick: bool = False
+    """Never waits behind scoring: a server that does not answer soon is not well."""
+    retries: bool = True
+
+
+@dataclass(frozen=True)
+class Job(Generic[T]):
+    """A method's requests, made as they are asked for, and their answers as its result."""
+
+    calls: Iterable[Call[Answer]]
+    join: Callable[[Sequence[Answer]], T]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How large one request may become."""
+
+    max_rows: int
+    max_bytes: int
+
+
+HEALTH = Call(
+    "GET",
+    "/health",
+    Health.model_validate_json,
+    also_reads=frozenset({503}),
+    quick=True,
+    # It asks how things are now.
+    retries=False,
+)
+MODELS = Call("GET", "/v1/models", ModelList.model_validate_json, quick=True)
+
+
+def score(
+    context: TextOrIds,
+    continuations: Iterable[TextOrIds],
+    options: Mapping[str, Any],
+    limits: Limits,
+) -> Job[list[Score]]:
+    """One context, several continuations."""
+
+    def caller_path(path: str) -> str:
+        return path.removeprefix("items[0].")
+
+    item = {"context": context, "continuations": inputs.continuations(continuations)}
+    request = inputs.score_request([item], options, caller_path)
+    return Job(
+        _score_calls(request, limits, caller_path), lambda answers: join(answers).results[0].scores
+    )
+
+
+def score_items(
+    items: Iterable[ScoreItem | Mapping[str, Any]], options: Mapping[str, Any], limits: Limits
+) -> Job[ScoreResponse]:
+    """Items as they are."""
+    return Job(_score_calls(inputs.score_request(items, options), limits, str), join)
+
+
+def loglikelihood(
+    pairs: Iterable[tuple[TextOrIds, TextOrIds]], options: Mapping[str, Any], limits: Limits
+) -> Job[list[tuple[float, bool]]]:
+    """Pairs of (context, continuation). None at all is a job without requests."""
+    grouped = Pairs.of(pairs)
+    if not grouped.items:
+        return Job((), lambda _: [])
+    request = inputs.score_request(grouped.items, options, grouped.caller_path)
+    return Job(
+        _score_calls(request, limits, grouped.caller_path),
+        lambda answers: grouped.read(join(answers)),
+    )
+
+
+def _score_calls(
+    request: ScoreRequest, limits: Limits, caller_path: Callable[[str], str]
+) -> Iterable[Call[Answer]]:
+    for body in split(request, max_rows=limits.max_rows, max_bytes=limits.max_bytes):
+        yield Call(
+            "POST",
+            "/score",
+            partial(read, body),
+            content=body.json,
+            caller_path=_composed(caller_path, body.caller_path),
+        )
+
+
+def _composed(outer: Callable[[str], str], inner: Callable[[str], str]) -> Callable[[str], str]:
+    return lambda path: outer(inner(path))

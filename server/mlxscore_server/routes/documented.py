@@ -1,0 +1,35 @@
+"""What an endpoint may answer, for /openapi.json."""
+
+from http import HTTPStatus
+from typing import Any
+
+from mlxscore_client import wire
+from mlxscore_server.errors import MlxscoreError
+
+_DESCRIPTIONS = {
+    400: "A field is wrong; `param` names it.",
+    404: "This server has another model.",
+    413: "The body is larger than --max-request-bytes.",
+    415: "The body is not said to be plain JSON.",
+    429: "The queue is full; Retry-After says when to come back.",
+    500: "The model failed on this request.",
+    503: "Loading, draining, or the scoring thread has ended.",
+}
+
+
+def documented(example: object, *errors: type[MlxscoreError]) -> dict[int | str, dict[str, Any]]:
+    """FastAPI's `responses`: an example of success, and what may go wrong."""
+    found: dict[int | str, dict[str, Any]] = {200: {"content": _json(example)}}
+    for error in errors:
+        description = _DESCRIPTIONS.get(error.status, HTTPStatus(error.status).phrase)
+        body = wire.ErrorBody(message=description, type=error.type, code=error.code)
+        found[error.status] = {
+            "model": wire.ErrorResponse,
+            "description": description,
+            "content": _json(wire.ErrorResponse(error=body).model_dump()),
+        }
+    return found
+
+
+def _json(example: object) -> dict[str, Any]:
+    return {"application/json": {"example": example}}

@@ -1,0 +1,56 @@
+"""The real server process around the fake scorer: `python fake_server.py [die|bad|slow] flags...`.
+
+slow: the model is loaded once a line comes in on stdin. The byte HOLD in a text keeps its
+micro-batch until a line comes in.
+"""
+
+import logging
+import sys
+
+from fakes import ByteScorer, loaded
+
+from mlxscore_server import cli
+from mlxscore_server.app import create_app
+from mlxscore_server.engine import Engine
+from mlxscore_server.errors import MlxscoreError, StartupError
+from mlxscore_server.plan import MicroBatch
+from mlxscore_server.resident import Loaded
+from mlxscore_server.row import RowScore
+from mlxscore_server.server import end, serve
+
+HOLD = 0x05
+
+
+class HoldingScorer(ByteScorer):
+    def score(self, batch: MicroBatch) -> list[RowScore | MlxscoreError]:
+        if any(HOLD in row.targets for row in batch.rows):
+            print("held", file=sys.stderr, flush=True)
+            sys.stdin.readline()
+        return super().score(batch)
+
+
+def main() -> None:
+    how, *flags = sys.argv[1:]
+    settings = cli._settings(flags)
+    cli._set_up_logging(settings.log_level)
+
+    def load() -> Loaded:
+        if how == "slow":
+            print("loading", file=sys.stderr, flush=True)
+            sys.stdin.readline()
+        if how == "bad":
+            raise StartupError("there is no such model")
+        if how == "broken":
+            raise KeyError("weights")
+        return loaded(HoldingScorer())
+
+    engine = Engine(settings, load)
+    try:
+        code = serve(create_app(engine, settings), engine, settings)
+    except StartupError as error:
+        code = cli._say(error)
+    end(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""A model whose answers are known: a byte is a token, and its logprob is minus its value / 256.
+
+The tokenizer and the encoder are real, the engine around them too; only the scorer is made up.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import numpy as np
+from fastapi import FastAPI
+from tokenizers import AddedToken, Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
+
+from mlxscore_client import wire
+from mlxscore_server.app import create_app
+from mlxscore_server.engine import Engine
+from mlxscore_server.errors import MlxscoreError, NonFiniteLogits
+from mlxscore_server.plan import MicroBatch, plan
+from mlxscore_server.resident import Loaded
+from mlxscore_server.row import Row, RowScore
+from mlxscore_server.settings import Settings
+from mlxscore_server.tokens import Encoder
+
+NAME = "bytes"
+BOS = 256
+VOCAB_SIZE = 257
+MAX_MODEL_LEN = 1000
+# Bytes that no text of a test holds by chance.
+NAN, INFINITE, BOOM, DIE = 0x01, 0x02, 0x03, 0x04
+
+
+class ByteScorer:
+    """Scores rows; the most likely token is always id 0. `hold()` keeps the next micro-batch in it."""
+
+    max_batch_tokens = 4096
+
+    def __init__(self) -> None:
+        self.batches: list[MicroBatch] = []
+        self.entered = threading.Event()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def hold(self) -> None:
+        self.entered.clear()
+        self.gate.clear()
+
+    def plan(self, rows: Sequence[Row]) -> list[MicroBatch]:
+        return plan(rows, max_batch_tokens=self.max_batch_tokens, batch_overhead=0)
+
+    def score(self, batch: MicroBatch) -> list[RowScore | MlxscoreError]:
+        self.batches.append(batch)
+        self.entered.set()
+        self.gate.wait()
+        given = {i for row in batch.rows for i in row.targets.tolist()}
+        if DIE in given:
+            raise SystemExit("more than a micro-batch may raise")
+        if BOOM in given:
+            raise RuntimeError("secret internals")
+        return [self._row(row) for row in batch.rows]
+
+    def close(self) -> None:
+        pass
+
+    def _row(self, row: Row) -> RowScore | MlxscoreError:
+        targets = row.targets
+        if NAN in targets:
+            return NonFiniteLogits("the model gave NaN")
+        logprobs = (-targets / 256).astype(np.float32)
+        logprobs[targets == INFINITE] = -np.inf  # a scorer that lets one slip through
+        best = np.tile(np.arange(row.top_logprobs, dtype=np.int32), (len(targets), 1))
+        return RowScore(
+            logprobs,
+            targets == 0,
+            ranks=targets + 1 if row.ranks else None,
+            top_ids=best if row.top_logprobs else None,
+            top_logprobs=(-best / 256).astype(np.float32) if row.top_logprobs else None,
+        )
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    vocab = {f"<0x{byte:02X}>": byte for byte in range(256)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer.add_special_tokens([AddedToken("<s>", special=True, normalized=False)])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>")
+
+
+def loaded(scorer: ByteScorer) -> Loaded:
+    encoder = Encoder(byte_tokenizer(), num_embeddings=VOCAB_SIZE, max_model_len=MAX_MODEL_LEN)
+    card = wire.ModelCard(
+        id=NAME,
+        created=1,
+        root=NAME,
+        max_model_len=MAX_MODEL_LEN,
+        dtype="float32",
+        head_dtype="float32",
+        quantization=None,
+        vocab_size=VOCAB_SIZE,
+        adds_bos=encoder.adds_bos,
+        bos_token_id=encoder.bos_token_id,
+        eos_token_id=encoder.eos_token_id,
+        max_logprobs=20,
+        system_fingerprint="fp-bytes",
+        self_check=wire.SelfCheck(padding="left-padded", max_error=0.0, mean_error=0.0),
+    )
+    return Loaded(scorer, encoder, card)
+
+
+@dataclass
+class Running:
+    """The whole application in this process, asked through ASGI."""
+
+    client: httpx.AsyncClient
+    engine: Engine
+    scorer: ByteScorer
+    app: FastAPI
+    settings: Settings
+
+    async def score(self, **body: Any) -> httpx.Response:
+        return await self.client.post("/score", json=body)
+
+    async def waiting(self, tokens: int) -> None:
+        """Let the loop run until exactly this many tokens wait in the queue."""
+        while self.engine.waiting_tokens != tokens:
+            await asyncio.sleep(0)
+
+    async def hold(self) -> "asyncio.Task[httpx.Response]":
+        """A request that the model has begun with and does not let go of."""
+        self.scorer.hold()
+        task = asyncio.create_task(self.score(items=[{"context": "x", "continuation": "y"}]))
+        await asyncio.to_thread(self.scorer.entered.wait)
+        return task
+
+
+@asynccontextmanager
+async def running(**settings: Any) -> AsyncGenerator[Running]:
+    """An application over a real engine, ready to score."""
+    scorer = ByteScorer()
+    chosen = Settings(**settings)
+    engine = Engine(chosen, lambda: loaded(scorer))
+    app = create_app(engine, chosen)
+    engine.start()
+    try:
+        await engine.ready()
+        # Our own handlers must answer for everything: nothing may reach the transport.
+        transport = httpx.ASGITransport(app, raise_app_exceptions=True)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            yield Running(client, engine, scorer, app, chosen)
+    finally:
+        scorer.gate.set()
+        await engine.close()
+
+
+def loglikelihood(continuation: str | bytes) -> float:
+    data = continuation.encode() if isinstance(continuation, str) else continuation
+    return -sum(data) / 256
