@@ -1,21 +1,25 @@
-"""The real server process around the fake scorer: `python fake_server.py [die|bad|slow] flags...`.
+"""The real server process around the fake scorer: `python fake_server.py HOW flags...`.
 
-slow: the model is loaded once a line comes in on stdin. The byte HOLD in a text keeps its
-micro-batch until a line comes in.
+It says on stderr when rows are queued. HOW: ok; slow, the model is loaded once a line comes in on
+stdin; bad and broken, it cannot be loaded. The byte HOLD in a text keeps its micro-batch in the
+scorer until a line comes in.
 """
 
-import logging
+import os
 import sys
+from collections.abc import Sequence
+
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # as cli.py does
 
 from fakes import ByteScorer, loaded
 
 from mlxscore_server import cli
 from mlxscore_server.app import create_app
-from mlxscore_server.engine import Engine
+from mlxscore_server.engine import Engine, Scored
 from mlxscore_server.errors import MlxscoreError, StartupError
 from mlxscore_server.plan import MicroBatch
 from mlxscore_server.resident import Loaded
-from mlxscore_server.row import RowScore
+from mlxscore_server.row import Row, RowScore
 from mlxscore_server.server import end, serve
 
 HOLD = 0x05
@@ -27,6 +31,14 @@ class HoldingScorer(ByteScorer):
             print("held", file=sys.stderr, flush=True)
             sys.stdin.readline()
         return super().score(batch)
+
+
+class TellingEngine(Engine):
+    async def score(self, rows: Sequence[Row]) -> Scored:
+        if rows:
+            # What follows up to the queue runs without a pause: no signal comes in between.
+            print("queued", file=sys.stderr, flush=True)
+        return await super().score(rows)
 
 
 def main() -> None:
@@ -44,7 +56,7 @@ def main() -> None:
             raise KeyError("weights")
         return loaded(HoldingScorer())
 
-    engine = Engine(settings, load)
+    engine = TellingEngine(settings, load)
     try:
         code = serve(create_app(engine, settings), engine, settings)
     except StartupError as error:

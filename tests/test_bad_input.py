@@ -1,12 +1,13 @@
 """Bad input, each kind once: a clear 4xx that names the field, and the server lives.
 
-Half of these go through a real socket: what a client does with its connection is input too.
+The last of these go through a real socket: what a client does with its connection is input too.
 """
 
 import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -337,7 +338,8 @@ class Wire:
 
     async def close(self) -> None:
         self.writer.close()
-        await self.writer.wait_closed()
+        with suppress(ConnectionError):  # the server may have been the first
+            await self.writer.wait_closed()
 
 
 @dataclass
@@ -536,9 +538,11 @@ def test_idle_connections_do_not_hold_the_server_up() -> None:
         await idle.send("GET /health HTTP/1.1")
         assert (await idle.answer()).status_code == 200
         half.writer.write(b"GET /heal")
-        await half.writer.drain()
+        while len(served.server.server_state.connections) < 2:
+            await asyncio.sleep(0)
         served.server.leave()
         assert await idle.reader.read() == b""
-        assert await half.reader.read() == b""
+        with suppress(ConnectionError):
+            assert await half.reader.read() == b""
 
     with_server(use)

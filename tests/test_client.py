@@ -297,6 +297,8 @@ def test_models() -> None:
             "did you mean 'continuations'?",
         ),
         (lambda c: c.loglikelihood([("a", "b"), ("a", 3)]), "pairs[1].continuation", "text"),
+        (lambda c: c.loglikelihood([([1], "b"), ([True], "b")]), "pairs[1].context[0]", "integer"),
+        (lambda c: c.loglikelihood([([1], "b"), ([1.0], "b")]), "pairs[1].context[0]", "integer"),
         (lambda c: c.loglikelihood([("a", "b"), "ab"]), "pairs[1]", "pair"),
         (lambda c: c.loglikelihood([("a", "b", "c")]), "pairs[0]", "pair"),
     ],

@@ -58,10 +58,8 @@ def test_alone_together_and_shuffled() -> None:
     async def use(engine: Engine) -> None:
         for row, golden in zip(rows, lines, strict=True):
             assert_row((await engine.score([row])).scores[0], golden)
-        for seed in (None, 1, 2):
-            order = list(range(len(rows)))
-            if seed is not None:
-                random.Random(seed).shuffle(order)
+        in_order = list(range(len(rows)))
+        for order in (in_order, random.Random(1).sample(in_order, len(rows))):
             found = await engine.score([rows[i] for i in order])
             for score, i in zip(found.scores, order, strict=True):
                 assert_row(score, lines[i])
@@ -102,6 +100,8 @@ def test_over_http_all_at_once_as_text(client: Client) -> None:
 
 def test_over_http_one_by_one(client: Client) -> None:
     for golden in scored():
+        if len(golden["context_ids"]) > 50:
+            continue  # the long ones take a CPU long, and are scored together above and below
         (score,) = client.score(golden["context"], [golden["continuation"]], return_tokens=True)
         assert_score(score, golden)
 

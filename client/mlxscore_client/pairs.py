@@ -26,7 +26,7 @@ class Pairs:
         made = cls()
         for i, pair in enumerate(pairs):
             context, continuation = _two(i, pair)
-            if not made.items or made.items[-1]["context"] != context:
+            if not made.items or not _same(made.items[-1]["context"], context):
                 made.items.append({"context": context, "continuations": []})
                 made.starts.append(i)
             made.items[-1]["continuations"].append(continuation)
@@ -46,6 +46,14 @@ class Pairs:
     def read(response: ScoreResponse) -> list[tuple[float, bool]]:
         """(loglikelihood in nats, is_greedy) of each pair, in the caller's order."""
         return [(s.loglikelihood, s.is_greedy) for r in response.results for s in r.scores]
+
+
+def _same(one: Any, other: Any) -> bool:
+    if not isinstance(one, list) or not isinstance(other, list):
+        return one == other
+    # True == 1 == 1.0, but only 1 is a token id: the others are left for the wire to refuse.
+    mine, others = cast(list[Any], one), cast(list[Any], other)
+    return mine == others and [*map(type, mine)] == [*map(type, others)]
 
 
 def _two(i: int, pair: Any) -> tuple[Any, Any]:
