@@ -59,7 +59,7 @@ UNION_TAGS = frozenset({"text", "ids"})
 TextOrIds = Annotated[
     Annotated[Text, Tag("text")]
     # Not strict, so that a tuple is a list too; the ids in it stay strict.
-    | Annotated[list[TokenId], Field(strict=False), Tag("ids")],
+    | Annotated[list[TokenId], Field(strict=False, fail_fast=True), Tag("ids")],
     Discriminator(
         _text_or_ids,
         custom_error_type="text_or_ids",
@@ -104,7 +104,7 @@ class ScoreItem(Request):
         default=None,
         description="The one continuation to score; exactly one of this and `continuations`.",
     )
-    continuations: Annotated[list[TextOrIds], Field(min_length=1)] | None = Field(
+    continuations: Annotated[list[TextOrIds], Field(min_length=1, fail_fast=True)] | None = Field(
         default=None,
         description="Several continuations of the same context, scored together.",
         examples=[[" Paris", " London"]],
@@ -152,7 +152,7 @@ class ScoreRequest(Request):
         }
     )
 
-    items: Annotated[list[ScoreItem], Field(min_length=1)] = Field(
+    items: Annotated[list[ScoreItem], Field(min_length=1, fail_fast=True)] = Field(
         description="What to score, in order."
     )
     return_tokens: bool = Field(

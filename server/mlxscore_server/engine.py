@@ -95,6 +95,8 @@ class Engine:
 
     async def encode(self, fn: Callable[..., T], *args: object) -> T:
         """Run `fn` on a small thread pool: tokenising and other work that would stall the loop."""
+        if self._aborting:
+            raise EngineStopped("the server is shutting down")
         return await asyncio.get_running_loop().run_in_executor(self._pool, fn, *args)
 
     async def score(self, rows: Sequence[Row]) -> Scored:

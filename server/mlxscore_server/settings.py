@@ -24,6 +24,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix="MLXSCORE_",
+        env_ignore_empty=True,
         frozen=True,
         extra="ignore",
         protected_namespaces=(),

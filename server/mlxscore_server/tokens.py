@@ -9,8 +9,7 @@ The rules, once:
 * "separate", and any item that mixes text and ids: the two are encoded apart.
 * Special tokens are put before a text by us, so that none is ever doubled, and none after it: an EOS
   that a tokenizer appends is no part of the text.
-* Ids are used as given. An empty context becomes what the tokenizer puts before a text, else the BOS id,
-  else EOS.
+* Ids are used as given. An empty context becomes the BOS id, else EOS.
 """
 
 import threading
@@ -174,7 +173,7 @@ class Encoder:
             if not len(continuation):
                 raise InvalidRequest(f"{param} encodes to no tokens at all", param=param)
             if not len(context):
-                return self._after_prefix(continuation, prefix, False, param)
+                return self._after_prefix(continuation, False, param)
             return _Whole(np.concatenate([context, continuation]), len(context), False)
         # Joint: `continuation` is the encoding of context and continuation together.
         whole = self._with_specials(continuation, prefix)
@@ -185,7 +184,7 @@ class Encoder:
                 raise InvalidRequest(f"{param} adds no token to its context", param=param)
             shared -= 1
         if not shared:
-            return self._after_prefix(whole, prefix, merged, param)
+            return self._after_prefix(whole, merged, param)
         return _Whole(whole, shared, merged)
 
     def _with_specials(self, ids: Ids, prefix: tuple[int, ...]) -> Ids:
@@ -201,40 +200,29 @@ class Encoder:
             return ids
         return np.concatenate([np.array(prefix, np.int32), ids])
 
-    def _after_prefix(
-        self, continuation: Ids, prefix: tuple[int, ...], merged: bool, param: str
-    ) -> _Whole:
-        """A continuation with nothing before it: the prefix takes the context's place.
+    def _after_prefix(self, continuation: Ids, merged: bool, param: str) -> _Whole:
+        """A continuation with nothing before it: the BOS id, else EOS, takes the context's place.
 
-        The tokenizer's own prefix, so that "" is what any other text is without its words; else the BOS
-        id, else EOS. A continuation that brings it along has its own as the context: never two BOS.
+        That is lm-evaluation-harness's prefix token. A continuation that begins with it has its own as
+        the context: never two.
         """
-        if not prefix:
-            token_id = self.eos_token_id if self.bos_token_id is None else self.bos_token_id
-            if token_id is None:
-                raise InvalidRequest(
-                    f"the context of {param} is empty and this model has neither a BOS nor an EOS "
-                    "token to stand in for it; give a context",
-                    param=param,
-                )
-            prefix = (token_id,)
-        first = int(continuation[0])
-        own = 0
-        if tuple(continuation[: len(prefix)].tolist()) == prefix:
-            own = len(prefix)
-        elif first == self.bos_token_id and first in prefix:
-            own = 1
-        if own == len(continuation):
+        prefix_id = self.eos_token_id if self.bos_token_id is None else self.bos_token_id
+        if prefix_id is None:
             raise InvalidRequest(
-                f"{param} is only the token that stands for an empty context (id {first}): "
+                f"the context of {param} is empty and this model has neither a BOS nor an EOS "
+                "token to stand in for it; give a context",
+                param=param,
+            )
+        if int(continuation[0]) != prefix_id:
+            prefixed = np.concatenate([np.array([prefix_id], np.int32), continuation])
+            return _Whole(prefixed, 1, merged)
+        if len(continuation) == 1:
+            raise InvalidRequest(
+                f"{param} is only the token that stands for an empty context (id {prefix_id}): "
                 "nothing is left to score",
                 param=param,
             )
-        if own:
-            return _Whole(continuation, own, merged)
-        return _Whole(
-            np.concatenate([np.array(prefix, np.int32), continuation]), len(prefix), merged
-        )
+        return _Whole(continuation, 1, merged)
 
     def _cut(self, whole: _Whole, truncation: Truncation, param: str) -> int:
         """How many tokens to cut from the context's start; a BOS that we put there goes first.
