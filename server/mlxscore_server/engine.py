@@ -194,7 +194,8 @@ class Engine:
                         entry.job.fail(EngineStopped("the server is shutting down"))
                 else:
                     self._score_batch(scorer, taken, batch)
-        except BaseException:
+        except BaseException as error:
+            self.failure = error  # first: who is told so may look at the state at once
             for entry in window:
                 entry.job.fail(EngineStopped("the scoring thread has ended"))
             raise
