@@ -37,7 +37,8 @@ _CPU = Device(
     numpy_reads_logits=True,
 )
 # CUDA builds a graph for each new attention shape (0.3 to 2.6 s the first time), so lengths are
-# rounded. One more micro-batch costs about 2 ms beside 4 ms a thousand tokens of a 1B model.
+# rounded. Budget, one H200, 1B in bf16, 128 rows of 64-1024: 133 k tok/s at 2,048 tokens, 185 k at
+# 4,096, 197 k at 8,192, 206 k at 16,384, 207 k at 32,768; overheads of 512 and 2,048 differ by 2%.
 _CUDA = Device(
     name="cuda",
     max_batch_tokens=16384,

@@ -115,7 +115,7 @@ class Engine:
         job = Job(rows, done=lambda job: self._on_loop(_resolve, future, job))
         if not self._queue.put(job):
             # The queue closes for good only when the thread ends or drains.
-            if self._draining or self.stopped.is_set():
+            if self.state != "ok":
                 raise EngineStopped("the scoring thread has ended")
             raise self._queue_full(job)
         try:
