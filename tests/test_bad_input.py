@@ -16,6 +16,7 @@ import pytest
 from fakes import MAX_MODEL_LEN, NAME, VOCAB_SIZE, Running
 from test_app import error_of, with_app
 
+from mlxscore_server.envelope import LINGER_BYTES
 from mlxscore_server.server import Server, bind
 from mlxscore_server.settings import Settings
 
@@ -469,6 +470,46 @@ def test_a_chunked_body_that_is_too_large(caplog: pytest.LogCaptureFixture) -> N
 
     with_server(use, max_request_bytes=LIMIT)
     assert quiet(caplog)
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        ("POST /nowhere", 404),
+        ("PUT /score", 405),
+        ("POST /score", 415),
+        ("GET /health", 200),
+    ],
+)
+def test_a_body_without_an_end_is_not_read_for_ever(request_line: str, status: int) -> None:
+    async def use(served: Served) -> None:
+        sender = await served.connect()
+        # Its own head: the content type is part of what is wrong here.
+        head = f"{request_line} HTTP/1.1\r\nHost: test\r\nContent-Type: text/plain\r\n"
+        sender.writer.write(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+        response = await sender.answer()
+        assert response.status_code == status
+        assert response.headers["connection"] == "close"
+        chunk = b"186a0\r\n" + b" " * 100_000 + b"\r\n"
+        with pytest.raises(ConnectionError):  # the server has stopped listening
+            for _ in range(2 * LINGER_BYTES // len(chunk)):
+                sender.writer.write(chunk)
+                await sender.writer.drain()
+        await served.lives()
+
+    with_server(use)
+
+
+def test_a_refused_body_that_ends_costs_no_connection() -> None:
+    async def use(served: Served) -> None:
+        wire = await served.connect()
+        for _ in range(3):
+            await wire.send("POST /nowhere HTTP/1.1\nContent-Length: 100000", b" " * 100_000)
+            response = await wire.answer()
+            assert response.status_code == 404
+            assert "connection" not in response.headers
+
+    with_server(use)
 
 
 def test_a_real_client_reads_its_413_after_sending_it_all() -> None:

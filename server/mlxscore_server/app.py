@@ -46,7 +46,7 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
     app.state.settings = settings
     for module in (score, health, models):
         app.include_router(module.router)
-    app.add_middleware(Envelope)
+    app.add_middleware(Envelope, max_request_bytes=settings.max_request_bytes)
     app.add_exception_handler(MlxscoreError, _own_error)
     app.add_exception_handler(HTTPException, _http_error)
     return app
@@ -54,7 +54,7 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
 
 async def _own_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, MlxscoreError), "this is a bug: registered for our errors only"
-    return respond(error, body_unread=getattr(request.state, "body_unread", False))
+    return respond(error)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -23,12 +23,11 @@ async def read_json(request: Request, max_bytes: int) -> bytearray:
     """All of the body. Raises WrongContentType, BodyTooLarge, ClientDisconnect.
 
     Counted while it comes in: a sender may state no length. One that states too large a length is
-    refused before any of it is read. `request.state.body_unread` says whether more would come.
+    refused before any of it is read; envelope.py ends the connection of one who sends on.
     """
     _check_headers(request)
     stated = request.headers.get("content-length", "")
     if stated.isdecimal() and int(stated) > max_bytes:
-        request.state.body_unread = True
         raise _too_large(stated, max_bytes)
     body = bytearray()
     more = True
@@ -39,7 +38,6 @@ async def read_json(request: Request, max_bytes: int) -> bytearray:
         body += message.get("body", b"")
         more = message.get("more_body", False)
         if len(body) > max_bytes:
-            request.state.body_unread = more
             raise _too_large(f"at least {len(body)}" if more else str(len(body)), max_bytes)
     return body
 

@@ -23,11 +23,11 @@ log = logging.getLogger("mlxscore")
 _SANE_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 # What a refused sender may still send while it reads its answer.
-_LINGER_BYTES = 64 * 2**20
+LINGER_BYTES = 64 * 2**20
 _LINGER_SECONDS = 5.0
 
 
-def respond(error: MlxscoreError, *, body_unread: bool = False) -> Response:
+def respond(error: MlxscoreError) -> Response:
     """The answer to a request that failed with `error`."""
     headers: dict[str, str] = {}
     if error.retry_after is not None:
@@ -35,64 +35,58 @@ def respond(error: MlxscoreError, *, body_unread: bool = False) -> Response:
     body = wire.ErrorBody(
         message=error.message, type=error.type, param=error.param, code=error.code
     )
-    return envelope(error.status, body, headers, body_unread=body_unread)
+    return envelope(error.status, body, headers)
 
 
-def envelope(
-    status: int, body: wire.ErrorBody, headers: Mapping[str, str], *, body_unread: bool = False
-) -> Response:
+def envelope(status: int, body: wire.ErrorBody, headers: Mapping[str, str]) -> Response:
     """`{"error": {...}}` with a status."""
     content = wire.ErrorResponse(error=body).model_dump_json()
-    kind = LastWord if body_unread else Response
-    return kind(content, status, dict(headers), media_type="application/json")
-
-
-class LastWord(Response):
-    """An answer to someone who is still sending.
-
-    To close at once would reset the connection, and the answer would be lost with it. So it is sent
-    whole, what still comes in is thrown away for a while, and only then is the connection closed.
-    """
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self.headers["Connection"] = "close"
-        start = {"status": self.status_code, "headers": self.raw_headers}
-        await send({"type": "http.response.start", **start})
-        await send({"type": "http.response.body", "body": self.body, "more_body": True})
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_LINGER_SECONDS):
-                left, more = _LINGER_BYTES, True
-                while more and left > 0:
-                    message = await receive()
-                    more = message.get("more_body", False)  # absent once the sender has left
-                    left -= len(message.get("body", b""))
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    return Response(content, status, dict(headers), media_type="application/json")
 
 
 class Envelope:
-    """ASGI middleware around all the rest: the request's id, and what nothing inside has caught."""
+    """ASGI middleware around all the rest: the request's id, what nothing inside has caught, and an
+    end to bodies that nobody reads."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, max_request_bytes: int) -> None:
         self._app = app
+        self._max_request_bytes = max_request_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         given = Headers(scope=scope).get("X-Request-Id", "")
         request_id = given if _SANE_ID.fullmatch(given) else uuid.uuid4().hex
-        started = False
+        started = closing = False
+        # The rest of a body of a fair length is thrown away by uvicorn; of any other, more may come
+        # than anyone should read.
+        endless = self._is_endless(scope)
+
+        async def counted() -> Message:
+            nonlocal endless
+            message = await receive()
+            # Absent once the sender has left.
+            endless = endless and message.get("more_body", False)
+            return message
 
         async def signed(message: Message) -> None:
-            nonlocal started
+            nonlocal started, closing
             if message["type"] == "http.response.start":
-                started = True
+                started, closing = True, endless
                 headers = MutableHeaders(scope=message)
                 headers["X-Request-Id"] = request_id
                 headers["Date"] = formatdate(usegmt=True)
+                if closing:
+                    headers["Connection"] = "close"
+            elif closing and not message.get("more_body", False):
+                # To close at once would reset the connection, and the answer would be lost with it.
+                await send({**message, "more_body": True})
+                await _linger(receive)
+                message = {"type": "http.response.body", "body": b"", "more_body": False}
             await send(message)
 
         try:
-            await self._app(scope, receive, signed)
+            await self._app(scope, counted, signed)
         except ClientDisconnect:
             log.debug("%s: the client has left", request_id)
         except asyncio.CancelledError:
@@ -105,6 +99,23 @@ class Envelope:
             if started:  # half an answer is out: the connection must break
                 raise
             await _internal_error()(scope, receive, signed)
+
+    def _is_endless(self, scope: Scope) -> bool:
+        headers = Headers(scope=scope)
+        stated = headers.get("Content-Length", "")
+        too_long = stated.isdecimal() and int(stated) > self._max_request_bytes
+        return too_long or "Transfer-Encoding" in headers
+
+
+async def _linger(receive: Receive) -> None:
+    """Throw away what a refused sender still sends, for a while: it is to read its answer."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LINGER_SECONDS):
+            left, more = LINGER_BYTES, True
+            while more and left > 0:
+                message = await receive()
+                more = message.get("more_body", False)
+                left -= len(message.get("body", b""))
 
 
 def _internal_error() -> Response:
