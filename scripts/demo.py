@@ -2,6 +2,7 @@
 
 import math
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -39,6 +40,15 @@ STOP_SECONDS = 30
 
 
 def main() -> None:
+    # A signal ends the demo as an exception does, so that the server is stopped too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def run() -> None:
     started = time.perf_counter()
     with server() as url, Client(url) as client:
         print(f"\nServer ready at {url} after {time.perf_counter() - started:.0f} s\n")

@@ -83,7 +83,7 @@ class Request(BaseModel):
         known = list(cls.model_fields)
         for name in fields:
             if name not in cls.model_fields:
-                near = get_close_matches(str(name), known, n=1)
+                near = get_close_matches(str(name)[:60], known, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
                 raise PydanticCustomError(
                     "unknown_field",

@@ -34,7 +34,7 @@ def describe(device: str, blas_library: str | None) -> dict[str, str]:
     name = "cpu" if device == "cpu" else str(mx.device_info().get("device_name", device))
     blas_name = Path(blas_library).name if blas_library else "MLX's own"
     return {
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "processor": _processor(),
         "cores": str(_cores()),
         "device": name,

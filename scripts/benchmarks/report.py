@@ -83,7 +83,13 @@ class Report:
             before = PROTOTYPE_TOKENS_PER_SECOND.get(self.machine["model"])
             if load.name == "A'" and before is not None:
                 speed = load.flat_tokens / load.seconds["core"]
-                row("core, load A' (0.9 of the prototype)", speed, " tok/s", 0.9 * before, True)
+                row(
+                    "core, load A' (0.9 of the first prototype's)",
+                    speed,
+                    " tok/s",
+                    0.9 * before,
+                    True,
+                )
         if self.memory is not None:
             for wanted, peak in self.memory.peak_bytes.items():
                 what = f"peak above weights, 64 x 512, V 49,152, {wanted} wanted"

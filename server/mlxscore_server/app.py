@@ -17,7 +17,7 @@ from mlxscore_server.settings import Settings
 _DESCRIPTION = """How likely does this language model find this text? Numbers are in nats.
 
 Every error has the body `{"error": {"message", "type", "param", "code"}}`. Every answer carries
-`X-Request-Id`: yours if you sent one, else a new one; the server's log names it."""
+`X-Request-Id`: yours if you sent one, else a new one; the server's log names it beside a failure."""
 
 
 class _App(FastAPI):

@@ -109,8 +109,7 @@ def _sentence(param: str, error: ErrorDetails) -> str:
         case "model_type":
             return f"{where} must be a JSON object, not {_kind(got)}"
         case "too_short":
-            least = error.get("ctx", {}).get("min_length")
-            return f"{where} must have at least {least}, and is empty"
+            return f"{where} must not be empty"
         case "unknown_field":
             return f"{param}: {error['msg']}" if param else error["msg"]
         case "one_of":

@@ -26,8 +26,8 @@ from mlxscore_server.scoring import BatchScorer, Layout
 log = logging.getLogger("mlxscore")
 
 # A row's mean |difference| of a logprob (nats) up to which two ways of computing it count as the same.
-# Padding that reaches a recurrent state shows as 0.5 to 6 in the worst row, rounding as 1e-6 in float32; what half
-# precision does depends on the model and is measured, this much is always allowed.
+# Padding that reaches a recurrent state shows as 0.5 to 6 in the worst row, rounding as 1e-6 in
+# float32. What half precision does depends on the model and is measured; this much is always allowed.
 _LIMITS = {mx.float32: 1e-4, mx.float16: 0.01, mx.bfloat16: 0.05}
 _LONGEST_WINDOW = 512
 """Windows up to this are crossed by the probe; a longer one costs too much at each start."""

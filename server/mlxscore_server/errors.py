@@ -72,7 +72,7 @@ class QueueFull(MlxscoreError):
 class NotReady(MlxscoreError):
     status = 503
     type = "unavailable_error"
-    code = "not_ready"
+    code = "loading"
 
     def __init__(self, message: str, *, code: str, retry_after: float = 1.0) -> None:
         super().__init__(message, code=code)

@@ -83,8 +83,11 @@ def gather_targets(scores: mx.array, targets: Sequence[Sequence[int]]) -> Gather
     mask = last_positions([len(row) for row in targets], num_positions)
     flat = np.fromiter((t for row in targets for t in row), np.int64, int(mask.sum()))
     if flat.size and (flat.min() < 0 or flat.max() >= vocab_size):
-        bad = flat[(flat < 0) | (flat >= vocab_size)][0]
-        raise ValueError(f"target id {int(bad)} is outside the vocabulary of {vocab_size}")
+        wrong = int(np.argmax((flat < 0) | (flat >= vocab_size)))
+        row = int(np.argmax(np.cumsum(mask.sum(axis=1)) > wrong))
+        raise ValueError(
+            f"row {row} has target id {int(flat[wrong])}, outside the vocabulary of {vocab_size}"
+        )
     ids = np.zeros((num_rows, num_positions), np.int32)
     ids[mask] = flat
     read = mx.take_along_axis(scores, to_mlx(ids)[:, :, None], axis=-1)[:, :, 0]

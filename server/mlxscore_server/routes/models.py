@@ -26,7 +26,7 @@ _EXAMPLE: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
     "max_logprobs": 20,
-    "system_fingerprint": "fp_2f7c5a90d1be",
+    "system_fingerprint": "fp-41965cd1b145-float32-head.float32-mlx0.32.4-cpu",
     "self_check": {
         "padding": "left-padded",
         "max_error": 4.8e-06,

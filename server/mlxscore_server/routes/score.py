@@ -33,14 +33,14 @@ _PARIS: dict[str, Any] = {
     "id": 7042,
     "text": " Paris",
     "bytes": [32, 80, 97, 114, 105, 115],
-    "logprob": -0.9,
+    "logprob": -0.2580829858779907,
 }
 _EXAMPLE: dict[str, Any] = {
     "id": "score-0d7c9f5e8a4b4c0f9a51a2f6f3b1c2d3",
     "object": "score",
     "created": 1767225600,
     "model": "SmolLM2-135M-Instruct",
-    "system_fingerprint": "fp_2f7c5a90d1be",
+    "system_fingerprint": "fp-41965cd1b145-float32-head.float32-mlx0.32.4-cpu",
     "results": [
         {
             "index": 0,
@@ -50,7 +50,7 @@ _EXAMPLE: dict[str, Any] = {
             "scores": [
                 {
                     "index": 0,
-                    "loglikelihood": -0.9,
+                    "loglikelihood": -0.2580829858779907,
                     "is_greedy": True,
                     "num_tokens": 1,
                     "num_bytes": 6,
