@@ -83,8 +83,8 @@ class Encoder:
         inner = getattr(tokenizer, "_tokenizer", None)
         self._tokenizer: Any = inner if hasattr(inner, "bos_token_id") else tokenizer
         self._backend: Any = getattr(self._tokenizer, "backend_tokenizer", None)
-        # Python tokenizers keep state. Rust's would not need it, and lose nothing: texts of all threads
-        # share one pool, so a short one waits behind a long one without the lock too.
+        # For tokenizers in Python, which keep state. Rust's are only read, so that a short text need not
+        # wait until a huge one of another caller is encoded.
         self._lock = threading.Lock()
         if self._backend is not None:
             # A tokenizer.json may bring these along. Set once here and never again: changing them
@@ -276,14 +276,12 @@ class Encoder:
     def encode_texts(self, texts: Sequence[str]) -> list[Ids]:
         """Each text's ids, (n,) int32, without special tokens, in one call that runs in parallel."""
         found: Iterable[list[int]]
-        with self._lock:
-            if self._backend is not None:
-                encode: Any = getattr(
-                    self._backend, "encode_batch_fast", self._backend.encode_batch
-                )
-                found = (e.ids for e in encode(texts, add_special_tokens=False))
-            else:
-                one: Any = self._tokenizer.encode
+        if self._backend is not None:
+            encode: Any = getattr(self._backend, "encode_batch_fast", self._backend.encode_batch)
+            found = (e.ids for e in encode(texts, add_special_tokens=False))
+        else:
+            one: Any = self._tokenizer.encode
+            with self._lock:
                 # Not verbose: a text longer than the model is ours to report.
                 found = [one(text, add_special_tokens=False, verbose=False) for text in texts]
         return [np.array(ids, np.int32) for ids in found]
