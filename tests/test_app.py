@@ -347,7 +347,7 @@ def test_a_fault_of_ours_is_a_500_with_its_traceback_in_the_log_only(
         def broken(*_: object, **__: object) -> None:
             raise ZeroDivisionError("secret internals")
 
-        monkeypatch.setattr(app.engine.loaded.encoder, "encode_items", broken)
+        monkeypatch.setattr(app.engine.loaded.encoder, "encode_texts", broken)
         response = await app.client.post(
             "/score",
             json={"items": [{"context": "a", "continuation": "b"}]},

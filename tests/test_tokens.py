@@ -17,7 +17,8 @@ from transformers import PreTrainedTokenizerFast
 
 from mlxscore_client.wire import ScoreItem
 from mlxscore_server.errors import InvalidRequest
-from mlxscore_server.tokens import EncodedItem, EncodedPair, Encoder, limit_from
+from mlxscore_server.pairs import EncodedItem, EncodedPair, encode_items
+from mlxscore_server.tokens import Encoder, limit_from
 
 GOLDEN = Path(__file__).parent / "golden" / "smollm2-135m.jsonl"
 Part = str | list[int]
@@ -30,7 +31,7 @@ def encoder(tokenizer: Any, limit: int | None = None) -> Encoder:
 def item(e: Encoder, context: Part, *continuations: Part, **options: Any) -> EncodedItem:
     options = {"add_special_tokens": None, "boundary": "joint", "truncation": "error"} | options
     items = [ScoreItem(context=context, continuations=list(continuations))]
-    return e.encode_items(items, **options)[0]
+    return encode_items(e, items, **options)[0]
 
 
 def pair(e: Encoder, context: Part, continuation: Part, **options: Any) -> EncodedPair:
@@ -75,8 +76,8 @@ def test_golden_ids_in_one_request(golden_encoder: Encoder) -> None:
     items = [
         ScoreItem(context=line["context"], continuation=line["continuation"]) for line in lines
     ]
-    found = golden_encoder.encode_items(
-        items, add_special_tokens=None, boundary="joint", truncation="error"
+    found = encode_items(
+        golden_encoder, items, add_special_tokens=None, boundary="joint", truncation="error"
     )
     for line, together in zip(lines, found, strict=True):
         alone = item(golden_encoder, line["context"], line["continuation"])
@@ -447,7 +448,7 @@ def test_ids_outside_the_embedding(bad: Any, place: str) -> None:
     with pytest.raises(
         InvalidRequest, match=re.escape(f"ids 0 to {e.num_embeddings - 1}")
     ) as caught:
-        e.encode_items([made], add_special_tokens=None, boundary="joint", truncation="error")
+        encode_items(e, [made], add_special_tokens=None, boundary="joint", truncation="error")
     name = "context[1]" if place == "context" else "continuations[1][1]"
     assert caught.value.param == f"items[0].{name}"
 
@@ -468,7 +469,8 @@ def test_the_bad_item_is_named_among_good_ones() -> None:
         (ScoreItem.model_construct(context="\udc80", continuation="b"), "items[3].context"),
     ):
         with pytest.raises(InvalidRequest) as caught:
-            e.encode_items(
+            encode_items(
+                e,
                 [good, good, good, bad],
                 add_special_tokens=None,
                 boundary="joint",
@@ -489,7 +491,7 @@ def test_a_lone_surrogate() -> None:
     e = encoder(byte_level())
     made = ScoreItem.model_construct(context="a", continuation="b\ud800", continuations=None)
     with pytest.raises(InvalidRequest, match="lone surrogate") as caught:
-        e.encode_items([made], add_special_tokens=None, boundary="joint", truncation="error")
+        encode_items(e, [made], add_special_tokens=None, boundary="joint", truncation="error")
     assert caught.value.param == "items[0].continuation"
 
 
@@ -593,7 +595,7 @@ def test_a_requests_distinct_texts_are_encoded_once_in_one_call(
 
     monkeypatch.setattr(e, "encode_texts", spy)
     items = [ScoreItem(context="a b", continuations=[" c", " d"])] * 3
-    e.encode_items(items, add_special_tokens=None, boundary="joint", truncation="error")
+    encode_items(e, items, add_special_tokens=None, boundary="joint", truncation="error")
     assert calls == [["a b", "a b c", "a b d"]]
 
 

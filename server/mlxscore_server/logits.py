@@ -26,7 +26,7 @@ class Wanted:
     rows: Ints
     """(P,) the logits row of each pair."""
     targets: Ints
-    """(P,) the token of each pair."""
+    """(P,) the token of each pair; -1: the row's argmax, whichever that is."""
     ranks: bool
     top: int
     """How many best tokens to return for each logits row in `top_rows`."""
@@ -38,6 +38,8 @@ class Wanted:
 class Read:
     """What was read, in the order of `Wanted`."""
 
+    targets: Ints
+    """(P,) the token of each pair, the argmax where it was asked for."""
     logprobs: Floats
     """(P,) nats; not finite where the logits are not."""
     greedy: NDArray[np.bool_]
@@ -60,7 +62,8 @@ def read_numpy(logits: mx.array, wanted: Wanted) -> Read:
 def _read_numpy(logits: mx.array, wanted: Wanted) -> Read:
     x: Floats = view_numpy(logits.astype(mx.float32))
     best, lse = _best_and_lse(x)
-    rows, targets = wanted.rows, wanted.targets
+    rows = wanted.rows
+    targets = np.where(wanted.targets < 0, best[rows], wanted.targets)
     of_target = x[rows, targets]
     ranks = None
     if wanted.ranks:
@@ -69,13 +72,19 @@ def _read_numpy(logits: mx.array, wanted: Wanted) -> Read:
             part = slice(i, i + _ROWS_AT_ONCE)
             greater = x[rows[part]] > of_target[part, None]
             ranks[part] = 1 + np.count_nonzero(greater, axis=1)
-    top_ids, top = _top_numpy(x[wanted.top_rows], wanted.top) if wanted.top else _no_top(wanted)
+    top_rows = wanted.top_rows
+    if wanted.top == 1:  # known already
+        top_ids = best[top_rows, None]
+        top = x[top_rows[:, None], top_ids]
+    else:
+        top_ids, top = _top_numpy(x[top_rows], wanted.top) if wanted.top else _no_top(wanted)
     return Read(
+        targets=targets,
         logprobs=(of_target - lse[rows]).astype(np.float32),
         greedy=best[rows] == targets,
         ranks=ranks,
         top_ids=top_ids,
-        top_logprobs=(top - lse[wanted.top_rows, None]).astype(np.float32),
+        top_logprobs=(top - lse[top_rows, None]).astype(np.float32),
     )
 
 
@@ -119,25 +128,32 @@ def _top_numpy(x: Floats, k: int) -> tuple[Ints, Floats]:
 def read_mlx(logits: mx.array, wanted: Wanted) -> Read:
     """For Metal and CUDA: fused kernels, one transfer of small arrays at the end."""
     lse = mx.logsumexp(logits, axis=-1).astype(mx.float32)
-    best = mx.argmax(logits, axis=-1)
+    best = mx.argmax(logits, axis=-1).astype(mx.int32)
     rows, targets = to_mlx(wanted.rows), to_mlx(wanted.targets)
+    targets = mx.where(targets < 0, best[rows], targets)
     flat = rows.astype(mx.int64) * logits.shape[-1] + targets
     of_target = mx.take(logits.reshape(-1), flat).astype(mx.float32)
-    outputs = [of_target - lse[rows], best[rows] == targets]
+    outputs = [of_target - lse[rows], best[rows] == targets, targets]
     if wanted.ranks:
         greater = logits[rows] > of_target[:, None].astype(logits.dtype)
         outputs.append(greater.astype(mx.int32).sum(axis=-1) + 1)
     if wanted.top:
         top_rows = to_mlx(wanted.top_rows)
-        top_ids, top = _top_mlx(logits[top_rows], wanted.top)
+        if wanted.top == 1:  # known already
+            top_ids = best[top_rows][:, None]
+            first = top_rows.astype(mx.int64)[:, None] * logits.shape[-1] + top_ids
+            top = mx.take(logits.reshape(-1), first)
+        else:
+            top_ids, top = _top_mlx(logits[top_rows], wanted.top)
         outputs += [top_ids, top.astype(mx.float32) - lse[top_rows][:, None]]
     mx.eval(outputs)
     found = [to_numpy(output) for output in outputs]
     top_ids, top_logprobs = (found[-2], found[-1]) if wanted.top else _no_top(wanted)
     return Read(
+        targets=found[2],
         logprobs=found[0],
         greedy=found[1],
-        ranks=found[2] if wanted.ranks else None,
+        ranks=found[3] if wanted.ranks else None,
         top_ids=top_ids.astype(np.int32),
         top_logprobs=top_logprobs,
     )

@@ -14,7 +14,8 @@ class Row:
     """One context + continuation as ids `t[0..n)`.
 
     `t[start..n)` are scored, each given all that comes before it; `1 <= start < n`.
-    The model reads `t[0..n-1)`: the last id is only ever a target.
+    The model reads `t[0..n-1)`: the last id is only ever a target. With `next_token` it reads that
+    too, and the token that it finds most likely after it is scored as one more; `start` may be n then.
     """
 
     ids: Ids
@@ -24,30 +25,34 @@ class Row:
     """How many of the most likely tokens to return per scored position."""
     ranks: bool = False
     """Whether the answer holds ranks."""
+    next_token: bool = False
+    """Whether the model's first choice after the last id is scored too."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.start < len(self.ids):
+        if not 1 <= self.start < len(self.ids) + self.next_token:
             raise ValueError(
-                f"start must lie in [1, {len(self.ids)}), got {self.start}: a score needs something before it"
+                f"start must lie in [1, {len(self.ids) + self.next_token}), got {self.start}: "
+                "a score needs something before it"
             )
 
     @property
     def inputs(self) -> Ids:
-        """What the model reads, (n - 1,) int32."""
-        return self.ids[:-1]
+        """What the model reads, (n - 1,) int32, or (n,)."""
+        return self.ids if self.next_token else self.ids[:-1]
 
     @property
     def targets(self) -> Ids:
-        """What is scored, (k,) int32."""
-        return self.ids[self.start :]
+        """What is scored, (k,) int32; -1 stands for the model's own first choice."""
+        given = self.ids[self.start :]
+        return np.append(given, np.int32(-1)) if self.next_token else given
 
     @property
     def num_inputs(self) -> int:
-        return len(self.ids) - 1
+        return len(self.ids) - 1 + self.next_token
 
     @property
     def num_targets(self) -> int:
-        return len(self.ids) - self.start
+        return len(self.ids) - self.start + self.next_token
 
     @cached_property
     def key(self) -> bytes:
@@ -69,6 +74,8 @@ class RowScore:
     """(k, top_logprobs) highest first; None unless asked for."""
     top_logprobs: NDArray[np.float32] | None = None
     """(k, top_logprobs) nats."""
+    next_id: int | None = None
+    """The model's first choice after the row, whose numbers stand last; None unless asked for."""
 
     @property
     def loglikelihood(self) -> float:

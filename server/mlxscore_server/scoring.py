@@ -115,6 +115,7 @@ class BatchScorer:
         top = min(top, self.head.vocab_size)
         counts = np.diff(pairs.ends, prepend=0)
         wants_top = np.repeat(tops > 0, counts)
+        targets = np.empty(num_pairs, np.int32)
         logprobs = np.empty(num_pairs, np.float32)
         greedy = np.empty(num_pairs, np.bool_)
         rank = np.empty(num_pairs, np.int32) if ranks else None
@@ -133,14 +134,14 @@ class BatchScorer:
                 pairs.row_of_pair[with_top] - np.int32(start), return_inverse=True
             )
             read = self._read(logits, Wanted(rows, pairs.targets[here], ranks, top, top_rows))
-            logprobs[here], greedy[here] = read.logprobs, read.greedy
+            targets[here], logprobs[here], greedy[here] = read.targets, read.logprobs, read.greedy
             if rank is not None and read.ranks is not None:
                 rank[here] = read.ranks
             if top:
                 top_ids[with_top] = read.top_ids[top_of]
                 top_logprobs[with_top] = read.top_logprobs[top_of]
             start = stop
-        return Read(logprobs, greedy, rank, top_ids, top_logprobs)
+        return Read(targets, logprobs, greedy, rank, top_ids, top_logprobs)
 
     def close(self) -> None:
         """Give the model its own head back and the thread's MLX state up. Last call on the thread."""
@@ -167,6 +168,7 @@ def _split(
                 ranks=read.ranks[part].copy() if row.ranks and read.ranks is not None else None,
                 top_ids=read.top_ids[part, :top].copy() if top else None,
                 top_logprobs=read.top_logprobs[part, :top].copy() if top else None,
+                next_id=int(read.targets[end - 1]) if row.next_token else None,
             )
         )
     return answers

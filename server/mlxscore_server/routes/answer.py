@@ -14,10 +14,11 @@ from typing import Any
 from pydantic_core import to_json
 
 from mlxscore_client import wire
+from mlxscore_server.engine import Scored
 from mlxscore_server.errors import NonFiniteLogits
+from mlxscore_server.pairs import EncodedItem, EncodedPair
 from mlxscore_server.pieces import Pieces
 from mlxscore_server.row import Row, RowScore
-from mlxscore_server.tokens import EncodedItem, EncodedPair
 
 
 class ScoreAnswer:
@@ -35,18 +36,18 @@ class ScoreAnswer:
         self._pieces = pieces
         self._request = request
         self._items = items
-        self._rows = rows
+        self.rows = rows
         self._seen: dict[int, dict[str, Any]] = {}
 
     @property
     def numbers(self) -> int:
         """About how many numbers the answer holds: what building it costs."""
         if not (self._request.return_tokens or self._request.top_logprobs):
-            return 4 * len(self._rows)
-        targets = sum(row.num_targets for row in self._rows)
+            return 4 * len(self.rows)
+        targets = sum(row.num_targets for row in self.rows)
         return 4 * targets * (1 + self._request.top_logprobs)
 
-    def to_json(self, scores: Sequence[RowScore], computed: int, cached: int) -> bytes:
+    def to_json(self, scored: Scored) -> bytes:
         results: list[dict[str, Any]] = []
         at = 0
         for index, (item, encoded) in enumerate(zip(self._request.items, self._items, strict=True)):
@@ -56,11 +57,12 @@ class ScoreAnswer:
             result["context_tokens"] = encoded.context_tokens
             result["truncated_tokens"] = encoded.truncated_tokens
             result["scores"] = [
-                self._score(j, at + j, pair, scores[at + j]) for j, pair in enumerate(encoded.pairs)
+                self._score(j, at + j, pair, scored.scores[at + j])
+                for j, pair in enumerate(encoded.pairs)
             ]
             results.append(result)
             at += len(encoded.pairs)
-        prompt_tokens = sum(len(row.ids) for row in self._rows)
+        prompt_tokens = sum(len(row.ids) for row in self.rows)
         return to_json(
             {
                 "id": f"score-{uuid.uuid4().hex}",
@@ -72,8 +74,8 @@ class ScoreAnswer:
                 "usage": {
                     "prompt_tokens": prompt_tokens,
                     "total_tokens": prompt_tokens,
-                    "computed_tokens": computed,
-                    "cached_tokens": cached,
+                    "computed_tokens": scored.computed_tokens,
+                    "cached_tokens": scored.cached_tokens,
                 },
             }
         )
@@ -110,7 +112,7 @@ class ScoreAnswer:
         tokens = [
             {**self._token(token_id), "logprob": logprob, "rank": rank}
             for token_id, logprob, rank in zip(
-                self._rows[at].targets.tolist(),
+                self.rows[at].targets.tolist(),
                 score.logprobs.tolist(),
                 score.ranks.tolist(),
                 strict=True,

@@ -3,6 +3,8 @@
 from http import HTTPStatus
 from typing import Any
 
+from pydantic import BaseModel
+
 from mlxscore_client import wire
 from mlxscore_server.errors import MlxscoreError
 
@@ -29,6 +31,14 @@ def documented(example: object, *errors: type[MlxscoreError]) -> dict[int | str,
             "content": _json(wire.ErrorResponse(error=body).model_dump()),
         }
     return found
+
+
+def body(kind: type[BaseModel]) -> dict[str, Any]:
+    """`openapi_extra` for a body that is read by hand; app.py adds its schema to the components."""
+    reference = {"$ref": f"#/components/schemas/{kind.__name__}"}
+    return {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}
+    }
 
 
 def _json(example: object) -> dict[str, Any]:

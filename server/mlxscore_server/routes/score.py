@@ -5,9 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from mlxscore_client import wire
-from mlxscore_server.body import parse, read_json
-from mlxscore_server.disconnect import while_connected
-from mlxscore_server.engine import Engine
+from mlxscore_server.body import parse
 from mlxscore_server.errors import (
     BodyTooLarge,
     InvalidRequest,
@@ -17,17 +15,16 @@ from mlxscore_server.errors import (
     ScoringFailed,
     WrongContentType,
 )
+from mlxscore_server.pairs import encode_items
 from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.answer import ScoreAnswer
-from mlxscore_server.routes.documented import documented
+from mlxscore_server.routes.documented import body, documented
 from mlxscore_server.routes.models import check_name
+from mlxscore_server.routes.run import run
 from mlxscore_server.row import Row
 from mlxscore_server.settings import Settings
 
 router = APIRouter()
-
-# An answer of fewer numbers is written on the event loop: the hop to a thread would cost more.
-_SMALL_ANSWER = 1000
 
 _PARIS: dict[str, Any] = {
     "id": 7042,
@@ -79,59 +76,30 @@ _EXAMPLE: dict[str, Any] = {
         ScoringFailed,
         NotReady,
     ),
-    # The body is read by hand, within bounds; app.py adds this schema to the components.
-    openapi_extra={
-        "requestBody": {
-            "required": True,
-            "content": {
-                "application/json": {"schema": {"$ref": "#/components/schemas/ScoreRequest"}},
-            },
-        }
-    },
+    openapi_extra=body(wire.ScoreRequest),
 )
 async def score(request: Request) -> Response:
     """The loglikelihood of each continuation given its context, and on demand each token's logprob,
     rank and the most likely alternatives. All of a request succeeds, or none of it."""
-    engine: Engine = request.app.state.engine
-    settings: Settings = request.app.state.settings
-    # No rows: 503 while loading, draining or after the end, before any of the body is read.
-    await engine.score([])
-    body = await read_json(request, settings.max_request_bytes)
-    content = await while_connected(request, _score(engine, settings, body))
-    return Response(content, media_type="application/json")
+    return await run(request, _prepare)
 
 
-async def _score(engine: Engine, settings: Settings, body: bytearray) -> bytes:
-    answer, rows = await engine.encode(_prepare, body, engine.loaded, settings.max_logprobs)
-    try:
-        scored = await engine.score(rows)
-    except ScoringFailed as error:
-        # Without a row it may have reached several callers, and stays as it is.
-        if error.row is not None:
-            error.param = answer.param(error.row)
-        raise
-    arguments = scored.scores, scored.computed_tokens, scored.cached_tokens
-    if answer.numbers < _SMALL_ANSWER:
-        return answer.to_json(*arguments)
-    return await engine.encode(answer.to_json, *arguments)
-
-
-def _prepare(body: bytearray, loaded: Loaded, max_logprobs: int) -> tuple[ScoreAnswer, list[Row]]:
-    """From bytes to rows. Runs off the event loop: megabytes of text take seconds."""
-    request = parse(wire.ScoreRequest, body)
+def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> ScoreAnswer:
+    request = parse(wire.ScoreRequest, raw)
     card, k = loaded.card, request.top_logprobs
     if request.model is not None:
         check_name(request.model, card, "model")
-    if k > max_logprobs:
+    if k > settings.max_logprobs:
         raise InvalidRequest(
-            f"top_logprobs is {k}, the limit (--max-logprobs) is {max_logprobs}",
+            f"top_logprobs is {k}, the limit (--max-logprobs) is {settings.max_logprobs}",
             param="top_logprobs",
         )
     if k > card.vocab_size:
         raise InvalidRequest(
             f"top_logprobs is {k}, the model has {card.vocab_size} tokens", param="top_logprobs"
         )
-    items = loaded.encoder.encode_items(
+    items = encode_items(
+        loaded.encoder,
         request.items,
         add_special_tokens=request.add_special_tokens,
         boundary=request.boundary,
@@ -143,4 +111,4 @@ def _prepare(body: bytearray, loaded: Loaded, max_logprobs: int) -> tuple[ScoreA
         for item in items
         for pair in item.pairs
     ]
-    return ScoreAnswer(card, loaded.encoder.pieces, request, items, rows), rows
+    return ScoreAnswer(card, loaded.encoder.pieces, request, items, rows)

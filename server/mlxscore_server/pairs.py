@@ -1,0 +1,263 @@
+"""Items to rows of ids: what stands before a continuation, and where it begins. Knows no MLX.
+
+The rules, once:
+
+* "joint" (lm-evaluation-harness): trailing whitespace of a context that is not blank moves to the
+  continuation; both are encoded together; the continuation is what follows the context's own ids.
+  Where one token spans the two, it is all that follows the two encodings' longest common prefix, and
+  `merged_boundary` says so.
+* "separate", and any item that mixes text and ids: the two are encoded apart.
+* Special tokens are put before a text by us, so that none is ever doubled, and none after it: an EOS
+  that a tokenizer appends is no part of the text.
+* Ids are used as given. An empty context becomes the BOS id, else EOS.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+
+from mlxscore_client.wire import Boundary, ScoreItem, Truncation
+from mlxscore_server.errors import InvalidRequest
+from mlxscore_server.row import Ids
+from mlxscore_server.tokens import Encoder
+
+
+@dataclass(frozen=True)
+class EncodedPair:
+    """One context + continuation."""
+
+    ids: Ids
+    """(n,) int32."""
+    start: int
+    """Where the continuation begins; at least 1."""
+    merged_boundary: bool
+    num_bytes: int
+    """UTF-8 bytes of the continuation as sent."""
+    num_chars: int
+
+
+@dataclass(frozen=True)
+class EncodedItem:
+    """One item: a pair for each of its continuations."""
+
+    context_tokens: int
+    """Of the first pair, before truncation."""
+    truncated_tokens: int
+    """The most that was cut from any pair's context."""
+    pairs: list[EncodedPair]
+
+
+@dataclass(frozen=True)
+class _Whole:
+    """A pair before its length is looked at."""
+
+    ids: Ids
+    start: int
+    merged: bool
+
+
+def encode_items(
+    encoder: Encoder,
+    items: Sequence[ScoreItem],
+    *,
+    add_special_tokens: bool | None,
+    boundary: Boundary,
+    truncation: Truncation,
+) -> list[EncodedItem]:
+    """Items to rows of ids. Raises InvalidRequest, which names the field and the limit.
+
+    `add_special_tokens`: None and True put the tokenizer's own special tokens before a text
+    (None is the tokenizer's default, and that is what True means to a tokenizer); False none.
+    """
+    prefix = () if add_special_tokens is False else encoder.prefix_ids
+    texts = _Texts(encoder)
+    drafts = [_Draft(texts, item, f"items[{i}]", boundary) for i, item in enumerate(items)]
+    texts.encode()
+    return [_finish(encoder, draft, texts, prefix, truncation) for draft in drafts]
+
+
+def _finish(
+    encoder: Encoder,
+    draft: "_Draft",
+    texts: "_Texts",
+    prefix: tuple[int, ...],
+    truncation: Truncation,
+) -> EncodedItem:
+    pairs: list[EncodedPair] = []
+    context_tokens = truncated = 0
+    for j, (continuation, param) in enumerate(draft.continuations):
+        whole = _join(encoder, draft, j, texts, prefix, param)
+        if not j:
+            context_tokens = whole.start
+        cut = _cut(encoder, whole, truncation, param)
+        truncated = max(truncated, cut)
+        # Text goes through the same bound: a tokenizer may not fit the weights.
+        encoder.check_bound(whole.ids, param)
+        as_bytes = (
+            continuation.encode()
+            if isinstance(continuation, str)
+            else b"".join(map(encoder.pieces.piece, continuation))
+        )
+        num_chars = len(
+            continuation if isinstance(continuation, str) else as_bytes.decode(errors="replace")
+        )
+        pairs.append(
+            EncodedPair(whole.ids[cut:], whole.start - cut, whole.merged, len(as_bytes), num_chars)
+        )
+    return EncodedItem(context_tokens, truncated, pairs)
+
+
+def _join(
+    encoder: Encoder, draft: "_Draft", j: int, texts: "_Texts", prefix: tuple[int, ...], param: str
+) -> _Whole:
+    context, continuation = texts.ids(draft.context), texts.ids(draft.seconds[j])
+    if isinstance(draft.context, str):
+        context = encoder.with_specials(context, prefix)
+    if not draft.joint:
+        if not len(continuation):
+            raise InvalidRequest(f"{param} encodes to no tokens at all", param=param)
+        if not len(context):
+            return _after_prefix(encoder, continuation, False, param)
+        return _Whole(np.concatenate([context, continuation]), len(context), False)
+    # Joint: `continuation` is the encoding of context and continuation together.
+    whole = encoder.with_specials(continuation, prefix)
+    shared = _common_prefix(whole, context)
+    merged = shared < len(context)
+    if shared == len(whole):
+        if not merged:
+            raise InvalidRequest(f"{param} adds no token to its context", param=param)
+        shared -= 1
+    if not shared:
+        return _after_prefix(encoder, whole, merged, param)
+    return _Whole(whole, shared, merged)
+
+
+def _after_prefix(encoder: Encoder, continuation: Ids, merged: bool, param: str) -> _Whole:
+    """A continuation with nothing before it: the BOS id, else EOS, takes the context's place.
+
+    That is lm-evaluation-harness's prefix token. A continuation that begins with it has its own as
+    the context: never two.
+    """
+    prefix_id = encoder.prefix_id
+    if prefix_id is None:
+        raise InvalidRequest(
+            f"the context of {param} is empty and this model has neither a BOS nor an EOS "
+            "token to stand in for it; give a context",
+            param=param,
+        )
+    if int(continuation[0]) != prefix_id:
+        prefixed = np.concatenate([np.array([prefix_id], np.int32), continuation])
+        return _Whole(prefixed, 1, merged)
+    if len(continuation) == 1:
+        raise InvalidRequest(
+            f"{param} is only the token that stands for an empty context (id {prefix_id}): "
+            "nothing is left to score",
+            param=param,
+        )
+    return _Whole(continuation, 1, merged)
+
+
+def _cut(encoder: Encoder, whole: _Whole, truncation: Truncation, param: str) -> int:
+    """How many tokens to cut from the context's start; a BOS that we put there goes first.
+
+    Raises InvalidRequest with both lengths where cutting is not allowed or cannot help.
+    """
+    limit, length = encoder.max_model_len, len(whole.ids)
+    if limit is None or length <= limit:
+        return 0
+    continuation = length - whole.start
+    if continuation + 1 > limit:
+        raise InvalidRequest(
+            f"{param} has {continuation} tokens, which with at least one token of context is more "
+            f"than the model's limit of {limit} tokens",
+            param=param,
+            code="context_length_exceeded",
+        )
+    if truncation == "error":
+        raise InvalidRequest(
+            f"{param} and its context have {length} tokens ({whole.start} + {continuation}), the "
+            f'limit is {limit}; truncation: "left" cuts the context\'s start',
+            param=param,
+            code="context_length_exceeded",
+        )
+    return length - limit
+
+
+class _Texts:
+    """The distinct texts of a request, encoded in one call: a shared context is encoded once."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+        self._index: dict[str, int] = {}
+        self._encoded: list[Ids] = []
+
+    def add(self, text: str, param: str) -> str:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(
+                f"{param} holds a lone surrogate, which no text can hold", param=param
+            ) from None
+        self._index.setdefault(text, len(self._index))
+        return text
+
+    def verbatim(self, ids: Sequence[int], param: str) -> Ids:
+        return self._encoder.verbatim(ids, param)
+
+    def encode(self) -> None:
+        self._encoded = self._encoder.encode_texts(list(self._index))
+
+    def ids(self, part: "str | Ids") -> Ids:
+        return self._encoded[self._index[part]] if isinstance(part, str) else part
+
+
+class _Draft:
+    """An item with its texts registered and its ids checked."""
+
+    def __init__(self, texts: _Texts, item: ScoreItem, param: str, boundary: Boundary) -> None:
+        given = item.all_continuations()
+        names = (
+            [f"{param}.continuation"]
+            if item.continuations is None
+            else [f"{param}.continuations[{j}]" for j in range(len(given))]
+        )
+        self.continuations = list(zip(given, names, strict=True))
+        only_text = isinstance(item.context, str) and all(isinstance(c, str) for c in given)
+        context = item.context
+        assert context is not None, "this is a bug"
+        # An item whose continuations are of both kinds is encoded apart as a whole.
+        self.joint = only_text and boundary == "joint" and context != ""
+        moved = ""
+        if self.joint and isinstance(context, str) and context.strip():
+            kept = context.rstrip()
+            moved, context = context[len(kept) :], kept
+        self.context: str | Ids = (
+            texts.add(context, f"{param}.context")
+            if isinstance(context, str) and context
+            # An empty text has no ids, whatever a tokenizer puts before a first word.
+            else texts.verbatim(list[int]() if context == "" else context, f"{param}.context")
+        )
+        self.seconds: list[str | Ids] = []
+        """What is encoded for each continuation: with the context in front where it is joint."""
+        for continuation, name in self.continuations:
+            if not len(continuation):
+                _empty(name)
+            if isinstance(continuation, str):
+                texts_given = moved + continuation
+                if self.joint and isinstance(context, str):
+                    texts_given = context + texts_given
+                self.seconds.append(texts.add(texts_given, name))
+            else:
+                self.seconds.append(texts.verbatim(continuation, name))
+
+
+def _empty(param: str) -> NoReturn:
+    raise InvalidRequest(f"{param} is empty: there is nothing to score", param=param)
+
+
+def _common_prefix(a: Ids, b: Ids) -> int:
+    shorter = min(len(a), len(b))
+    different = np.flatnonzero(a[:shorter] != b[:shorter])
+    return int(different[0]) if different.size else shorter

@@ -1,0 +1,68 @@
+"""What all scoring endpoints do: read the body, prepare rows, score them, write the answer."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from fastapi import Request, Response
+
+from mlxscore_server.body import read_json
+from mlxscore_server.disconnect import while_connected
+from mlxscore_server.engine import Engine, Scored
+from mlxscore_server.errors import ScoringFailed
+from mlxscore_server.resident import Loaded
+from mlxscore_server.row import Row
+from mlxscore_server.settings import Settings
+
+# An answer of fewer numbers is written on the event loop: the hop to a thread would cost more.
+_SMALL_ANSWER = 1000
+
+
+class Prepared(Protocol):
+    """A request that has been understood."""
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """What is to be scored."""
+        ...
+
+    @property
+    def numbers(self) -> int:
+        """About how many numbers the answer holds: what writing it costs."""
+        ...
+
+    def to_json(self, scored: Scored) -> bytes:
+        """The answer's body, from the scores of `rows` in order."""
+        ...
+
+    def param(self, row: int) -> str | None:
+        """The path of the field that a row came from."""
+        ...
+
+
+Prepare = Callable[[bytearray, Loaded, Settings], Prepared]
+"""From a body to rows. Runs off the event loop: megabytes of text take seconds. Raises InvalidRequest."""
+
+
+async def run(request: Request, prepare: Prepare) -> Response:
+    """Answer a request for scores. All of it succeeds, or none of it."""
+    engine: Engine = request.app.state.engine
+    settings: Settings = request.app.state.settings
+    # No rows: 503 while loading, draining or after the end, before any of the body is read.
+    await engine.score([])
+    body = await read_json(request, settings.max_request_bytes)
+    content = await while_connected(request, _answer(engine, settings, body, prepare))
+    return Response(content, media_type="application/json")
+
+
+async def _answer(engine: Engine, settings: Settings, body: bytearray, prepare: Prepare) -> bytes:
+    prepared = await engine.encode(prepare, body, engine.loaded, settings)
+    try:
+        scored = await engine.score(prepared.rows)
+    except ScoringFailed as error:
+        # Without a row it may have reached several callers, and stays as it is.
+        if error.row is not None:
+            error.param = prepared.param(error.row)
+        raise
+    if prepared.numbers < _SMALL_ANSWER:
+        return prepared.to_json(scored)
+    return await engine.encode(prepared.to_json, scored)
