@@ -67,7 +67,8 @@ class ByteScorer:
         pass
 
     def _row(self, row: Row) -> RowScore | MlxscoreError:
-        targets = row.targets
+        # The model's own first choice (-1) is the most likely token: id 0.
+        targets = np.where(row.targets < 0, 0, row.targets).astype(np.int32)
         if NAN in targets:
             return NonFiniteLogits("the model gave NaN")
         logprobs = (-targets / 256).astype(np.float32)
@@ -79,6 +80,7 @@ class ByteScorer:
             ranks=targets + 1 if row.ranks else None,
             top_ids=best if row.top_logprobs else None,
             top_logprobs=(-best / 256).astype(np.float32) if row.top_logprobs else None,
+            next_id=0 if row.next_token else None,
         )
 
 

@@ -12,7 +12,7 @@ from mlxscore_server import __version__
 from mlxscore_server.engine import Engine
 from mlxscore_server.envelope import Envelope, envelope, respond
 from mlxscore_server.errors import MlxscoreError
-from mlxscore_server.routes import health, models, score
+from mlxscore_server.routes import completions, health, models, score
 from mlxscore_server.settings import Settings
 
 _DESCRIPTION = """How likely does this language model find this text? Numbers are in nats.
@@ -22,7 +22,7 @@ Every error has the body `{"error": {"message", "type", "param", "code"}}`. Ever
 
 
 # Bodies that are read by hand, within bounds: their schemas are added to the components.
-_BODIES: list[type[BaseModel]] = [wire.ScoreRequest]
+_BODIES: list[type[BaseModel]] = [wire.ScoreRequest, wire.CompletionRequest]
 
 
 class _App(FastAPI):
@@ -50,7 +50,7 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
     )
     app.state.engine = engine
     app.state.settings = settings
-    for module in (score, health, models):
+    for module in (score, completions, health, models):
         app.include_router(module.router)
     app.add_middleware(Envelope, max_request_bytes=settings.max_request_bytes)
     app.add_exception_handler(MlxscoreError, _own_error)

@@ -1,5 +1,7 @@
 """A request's body: only JSON, never more than the limit, refused in the sender's own terms."""
 
+import logging
+from collections.abc import Mapping
 from typing import TypeVar
 
 from fastapi import Request
@@ -13,10 +15,15 @@ from mlxscore_server.errors import BodyTooLarge, InvalidRequest, WrongContentTyp
 M = TypeVar("M", bound=BaseModel)
 
 # Fields of type TextOrIds: what follows one of these in an error's path may be a union's tag.
-_TAGGED_FIELDS = frozenset({"context", "continuation", "continuations"})
+_TAGGED_FIELDS = frozenset({"context", "continuation", "continuations", "prompt"})
 
 _MAX_QUOTED = 60  # characters of a value in a message
 _MAX_MESSAGE = 500
+_MAX_NOTED = 200  # names
+
+_noted: set[str] = set()
+
+log = logging.getLogger("mlxscore")
 
 
 async def read_json(request: Request, max_bytes: int) -> bytearray:
@@ -66,9 +73,22 @@ def _too_large(size: str, max_bytes: int) -> BodyTooLarge:
 def parse(kind: type[M], body: bytes | bytearray) -> M:
     """The body as a request. Raises InvalidRequest for the first thing that is wrong with it."""
     try:
-        return kind.model_validate_json(body)
+        request = kind.model_validate_json(body)
     except ValidationError as error:
         raise _invalid(error.errors(include_url=False)) from None
+    if isinstance(request, wire.ForeignRequest):
+        _note_ignored(kind, request.model_extra or {})
+    return request
+
+
+def _note_ignored(kind: type[BaseModel], extra: Mapping[str, object]) -> None:
+    """Name each field that is not known in the log, the first time it comes."""
+    for name in extra:
+        noted = f"{kind.__name__} {name[:_MAX_QUOTED]!r}"
+        # A bound, since anybody can make up names.
+        if noted not in _noted and len(_noted) < _MAX_NOTED:
+            _noted.add(noted)
+            log.info("ignored in a request: %s is not a field that this server knows", noted)
 
 
 def _invalid(found: list[ErrorDetails]) -> InvalidRequest:

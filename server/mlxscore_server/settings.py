@@ -63,7 +63,12 @@ class Settings(BaseSettings):
         default=16_000_000, description="Tokens that may wait; a request beyond that gets a 429."
     )
     max_logprobs: Annotated[int, Field(ge=0)] = Field(
-        default=20, description="Largest `top_logprobs` of a request."
+        default=20, description="Largest `top_logprobs` or `logprobs` of a request."
+    )
+    completions_add_special_tokens: bool = Field(
+        default=True,
+        description="Whether /v1/completions puts the tokenizer's special tokens (BOS) before a text, "
+        "where a request does not say.",
     )
     max_request_bytes: Positive = Field(
         default=64 * 2**20, description="Largest request body in bytes."

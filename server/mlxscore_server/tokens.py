@@ -86,6 +86,15 @@ class Encoder:
             return ids
         return np.concatenate([np.array(prefix, np.int32), ids])
 
+    def text_offsets(self, text: str) -> list[int] | None:
+        """For each of a text's ids the characters before it, as the tokenizer itself counts them.
+
+        None where it does not: tokenizers in Python.
+        """
+        if self._backend is None:
+            return None
+        return [start for start, _ in self._backend.encode(text, add_special_tokens=False).offsets]
+
     def check_bound(self, ids: Ids, param: str) -> None:
         """Raise InvalidRequest where a text's ids are outside the embedding: the tokenizer does not fit."""
         if int(ids.max()) >= self.num_embeddings:

@@ -13,6 +13,16 @@ from mlxscore_client.wire.common import (
     TokenId,
     Usage,
 )
+from mlxscore_client.wire.completions import (
+    Choice,
+    CompletionLogprobs,
+    CompletionRequest,
+    CompletionResponse,
+    CompletionUsage,
+    PromptLogprob,
+    PromptTokensDetails,
+    TruncationSide,
+)
 from mlxscore_client.wire.model import (
     Health,
     HealthState,
@@ -39,6 +49,11 @@ __all__ = [
     "UNION_TAGS",
     "Answer",
     "Boundary",
+    "Choice",
+    "CompletionLogprobs",
+    "CompletionRequest",
+    "CompletionResponse",
+    "CompletionUsage",
     "ErrorBody",
     "ErrorResponse",
     "ForeignRequest",
@@ -48,6 +63,8 @@ __all__ = [
     "ModelCard",
     "ModelList",
     "PrefixIn",
+    "PromptLogprob",
+    "PromptTokensDetails",
     "Request",
     "Score",
     "ScoreItem",
@@ -61,5 +78,6 @@ __all__ = [
     "TokenScore",
     "TopLogprob",
     "Truncation",
+    "TruncationSide",
     "Usage",
 ]

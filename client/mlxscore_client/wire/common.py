@@ -50,7 +50,7 @@ def _text_or_ids(value: Any) -> str | None:
 
 
 # Branches of a union are tagged so that an error's path names the field and not the branch.
-UNION_TAGS = frozenset({"text", "ids"})
+UNION_TAGS = frozenset({"text", "texts", "ids", "id_lists"})
 
 TextOrIds = Annotated[
     Annotated[Text, Tag("text")]
