@@ -92,8 +92,11 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>")
 
 
-def loaded(scorer: ByteScorer) -> Loaded:
-    encoder = Encoder(byte_tokenizer(), num_embeddings=VOCAB_SIZE, max_model_len=MAX_MODEL_LEN)
+def loaded(scorer: ByteScorer, tokenizer: Any = None) -> Loaded:
+    """The byte model, or its scorer behind another tokenizer."""
+    chosen = byte_tokenizer() if tokenizer is None else tokenizer
+    vocab_size = max(VOCAB_SIZE, len(chosen))
+    encoder = Encoder(chosen, num_embeddings=vocab_size, max_model_len=MAX_MODEL_LEN)
     card = wire.ModelCard(
         id=NAME,
         created=1,
@@ -102,7 +105,7 @@ def loaded(scorer: ByteScorer) -> Loaded:
         dtype="float32",
         head_dtype="float32",
         quantization=None,
-        vocab_size=VOCAB_SIZE,
+        vocab_size=vocab_size,
         adds_bos=encoder.adds_bos,
         bos_token_id=encoder.bos_token_id,
         eos_token_id=encoder.eos_token_id,
@@ -140,11 +143,11 @@ class Running:
 
 
 @asynccontextmanager
-async def running(**settings: Any) -> AsyncGenerator[Running]:
+async def running(*, tokenizer: Any = None, **settings: Any) -> AsyncGenerator[Running]:
     """An application over a real engine, ready to score."""
     scorer = ByteScorer()
     chosen = Settings(**settings)
-    engine = Engine(chosen, lambda: loaded(scorer))
+    engine = Engine(chosen, lambda: loaded(scorer, tokenizer))
     app = create_app(engine, chosen)
     engine.start()
     try:

@@ -71,6 +71,13 @@ def sentencepiece(*, add_bos: bool = True, **options: Any) -> PreTrainedTokenize
     return _wrap(tokenizer, BOS, EOS, add_bos, False, options)
 
 
+def lowercasing() -> PreTrainedTokenizerFast:
+    """Reads capitals as small letters: what it decodes is not what it was given."""
+    tokenizer = byte_level(merges=())
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
+    return tokenizer
+
+
 def _wrap(
     tokenizer: Tokenizer,
     bos: str | None,

@@ -84,12 +84,10 @@ def asked(request: CompletionRequest, *, max_logprobs: int, vocab_size: int) -> 
             param="max_tokens",
             code="unsupported",
         )
-    given = request.logprobs
-    top = (1 if given else None) if isinstance(given, bool) else given
     return Asked(
         echo=echo,
         next_token=new == 1,
-        top=_bounded("logprobs", top, max_logprobs, vocab_size),
+        top=_bounded("logprobs", request.logprobs, max_logprobs, vocab_size),
         prompt_top=_bounded("prompt_logprobs", request.prompt_logprobs, max_logprobs, vocab_size),
     )
 

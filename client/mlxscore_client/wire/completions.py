@@ -6,9 +6,18 @@ declared here and refused where they are set.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
 from mlxscore_client.wire.common import Answer, ForeignRequest, Text, TokenId, Usage
+
+
+def _counted(value: Any) -> Any:
+    """Some clients send true for one and false for none."""
+    return (1 if value else None) if isinstance(value, bool) else value
+
+
+# The validator sees null too, and may make it: so it stands around the whole.
+TopCount = Annotated[Annotated[int, Field(ge=-1)] | None, BeforeValidator(_counted)]
 
 TruncationSide = Literal["left", "right"]
 
@@ -17,21 +26,21 @@ _Ids = Annotated[list[TokenId], Field(strict=False, fail_fast=True, min_length=1
 
 def _shape(value: Any) -> str | None:
     if isinstance(value, str):
-        return "text"
+        return "<text>"
     if not isinstance(value, list | tuple) or not value:
         return None
     # The first element says what the others have to be: an error then names the one that is not.
     first: object = value[0]  # pyright: ignore[reportUnknownVariableType]
     if isinstance(first, str):
-        return "texts"
-    return "id_lists" if isinstance(first, list | tuple) else "ids"
+        return "<texts>"
+    return "<id_lists>" if isinstance(first, list | tuple) else "<ids>"
 
 
 Prompt = Annotated[
-    Annotated[Text, Tag("text")]
-    | Annotated[list[Text], Field(strict=False, fail_fast=True), Tag("texts")]
-    | Annotated[_Ids, Tag("ids")]
-    | Annotated[list[_Ids], Field(strict=False, fail_fast=True), Tag("id_lists")],
+    Annotated[Text, Tag("<text>")]
+    | Annotated[list[Text], Field(strict=False, fail_fast=True), Tag("<texts>")]
+    | Annotated[_Ids, Tag("<ids>")]
+    | Annotated[list[_Ids], Field(strict=False, fail_fast=True), Tag("<id_lists>")],
     Discriminator(
         _shape,
         custom_error_type="prompt",
@@ -67,7 +76,7 @@ class CompletionRequest(ForeignRequest):
         default=None,
         description="0 or 1; null: 0 with `echo`, else 1. The one new token is the most likely one.",
     )
-    logprobs: bool | Annotated[int, Field(ge=-1)] | None = Field(
+    logprobs: TopCount = Field(
         default=None,
         description="The k most likely tokens at each position, and the actual one. true is 1, false is "
         "null: no logprobs; -1: all that there are. At most the server's `--max-logprobs`.",
