@@ -18,8 +18,10 @@ these only where "other processes" used next to nothing meanwhile.
 
 Loads: A, 32 rows x 512 with 32 wanted (A', GPU only: one row a token shorter, so that there is
 padding); B, 64 rows of 16-512 with 16 wanted; C, 16 questions of about 100 tokens x 4 one-letter
-choices, compared with the same 16 questions x 1. `--scale` makes A and B smaller (1/8 by default on
-a CPU); the tables state the rows. MLX runs on one thread throughout.
+choices, compared with the same 16 questions x 1. Echo: 64 rows x 512 with all positions wanted and
+with the 0, 1 and 5 most likely tokens of each ("own" as above); and 64 prompts x 256 as
+/v1/completions, through the core ("core") and over HTTP ("served"). `--scale` makes A, B and echo
+smaller (1/8 by default on a CPU); the tables state the rows. MLX runs on one thread throughout.
 
 On a GPU machine without an installation:
     PYTHONPATH=server:client python3 scripts/bench.py --shape llama-1b
@@ -44,7 +46,7 @@ def main() -> None:
     blas = machine.load_blas(cache_dir)
     # Only now: the BLAS must be loaded before MLX is.
     import mlx.core as mx
-    from benchmarks import contest, loads, models
+    from benchmarks import completions, contest, loads, models
     from benchmarks.report import Report
 
     from mlxscore_server.device import current
@@ -78,6 +80,8 @@ def main() -> None:
         for load in loads.all_loads(field.vocab_size, scale, with_shorter=not on_cpu):
             say(f"load {load.name}")
             report.loads.append(field.run(load, args.repeats))
+        say("echo")
+        report.echo = completions.measure(field, url, scale, args.repeats)
 
     report.machine["other processes"] = others.share()
     print(report.text())

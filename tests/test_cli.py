@@ -62,6 +62,15 @@ def test_version() -> None:
     assert done.stdout.startswith("mlxscore-server ")
 
 
+def test_the_default_model_s_folder_is_printed(default_model_dir: Path, tmp_path: Path) -> None:
+    done = command("--print-default-model", "--cache-dir", str(default_model_dir.parent))
+    assert (done.returncode, done.stdout) == (0, f"{default_model_dir}\n"), done.stderr
+    (tmp_path / "file").touch()
+    done = command("--print-default-model", "--cache-dir", str(tmp_path / "file"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "error: cannot prepare the default model" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("flags", "env", "said"),
     [

@@ -273,6 +273,27 @@ def test_models() -> None:
     assert str(server.requests[0].url) == "http://127.0.0.1:8000/v1/models"
 
 
+def test_tokenize() -> None:
+    answer = {"count": 2, "max_model_len": None, "tokens": [5, 7]}
+    server = Server(*(httpx.Response(OK, json=answer) for _ in range(3)))
+    client, _ = client_of(server)
+    with client:
+        assert client.tokenize("é\n") == [5, 7]
+        assert client.tokenize("<s>", add_special_tokens=False) == [5, 7]
+
+    async def use() -> None:
+        async with AsyncClient(transport=httpx.MockTransport(server)) as client:
+            assert await client.tokenize("x") == [5, 7]
+
+    asyncio.run(use())
+    assert {request.url.path for request in server.requests} == {"/tokenize"}
+    assert server.bodies == [
+        {"prompt": "é\n", "add_special_tokens": True},
+        {"prompt": "<s>", "add_special_tokens": False},
+        {"prompt": "x", "add_special_tokens": True},
+    ]
+
+
 # What is refused before anything is sent.
 
 

@@ -122,7 +122,15 @@ def methods(client: type) -> dict[str, str]:
 
 def test_the_async_client_has_the_sync_client_s_methods_and_options() -> None:
     assert methods(Client) == methods(AsyncClient)
-    assert set(methods(Client)) == {"score", "score_items", "loglikelihood", "models", "health"}
+    assert set(methods(Client)) == {
+        "score",
+        "score_items",
+        "loglikelihood",
+        "loglikelihood_rolling",
+        "tokenize",
+        "models",
+        "health",
+    }
     assert all(
         inspect.iscoroutinefunction(getattr(AsyncClient, name)) for name in methods(AsyncClient)
     )

@@ -67,7 +67,7 @@ def test_an_unknown_field_of_a_request_gets_a_hint() -> None:
 )
 @pytest.mark.parametrize("field", ["context", "continuation"])
 def test_what_is_not_a_token_id_is_refused_and_its_place_told(field: str, bad: Any) -> None:
-    assert f"'{field}', 'ids', 1)" in refused(one(**{field: [5, bad]}))
+    assert f"'{field}', '<ids>', 1)" in refused(one(**{field: [5, bad]}))
 
 
 @pytest.mark.parametrize("bad", [None, 1, 1.5, True, {"text": "a"}])

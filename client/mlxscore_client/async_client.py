@@ -17,6 +17,7 @@ from mlxscore_client.wire import (
     Boundary,
     Health,
     ModelList,
+    PrefixIn,
     Score,
     ScoreItem,
     ScoreResponse,
@@ -76,6 +77,12 @@ class AsyncClient(Base[httpx.AsyncBaseTransport]):
         add_special_tokens: bool | None = None,
         boundary: Boundary = "joint",
         truncation: Truncation = "error",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        window: int | None = None,
+        stride: int | None = None,
+        prefix_in: PrefixIn = "first",
         model: str | None = None,
     ) -> ScoreResponse:
         """See `Client.score_items`."""
@@ -85,6 +92,12 @@ class AsyncClient(Base[httpx.AsyncBaseTransport]):
             "add_special_tokens": add_special_tokens,
             "boundary": boundary,
             "truncation": truncation,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "chat_template_kwargs": chat_template_kwargs,
+            "window": window,
+            "stride": stride,
+            "prefix_in": prefix_in,
             "model": model,
         }
         return await self._run(calls.score_items(items, options, self._limits))
@@ -106,6 +119,28 @@ class AsyncClient(Base[httpx.AsyncBaseTransport]):
             "model": model,
         }
         return await self._run(calls.loglikelihood(pairs, options, self._limits))
+
+    async def loglikelihood_rolling(
+        self,
+        texts: Iterable[TextOrIds],
+        *,
+        window: int | None = None,
+        stride: int | None = None,
+        prefix_in: PrefixIn = "first",
+        model: str | None = None,
+    ) -> list[float]:
+        """See `Client.loglikelihood_rolling`."""
+        options = {
+            "window": window,
+            "stride": stride,
+            "prefix_in": prefix_in,
+            "model": model,
+        }
+        return await self._run(calls.loglikelihood_rolling(texts, options, self._limits))
+
+    async def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """See `Client.tokenize`."""
+        return (await self._send(calls.tokenize(text, add_special_tokens))).tokens
 
     async def models(self) -> ModelList:
         """See `Client.models`."""

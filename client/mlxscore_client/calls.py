@@ -3,6 +3,8 @@
 Pure: knows paths and JSON, neither httpx nor how to wait.
 """
 
+import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,9 +14,19 @@ from mlxscore_client import inputs
 from mlxscore_client.inputs import TextOrIds
 from mlxscore_client.pairs import Pairs
 from mlxscore_client.split import Answer, join, read, split
-from mlxscore_client.wire import Health, ModelList, Score, ScoreItem, ScoreRequest, ScoreResponse
+from mlxscore_client.wire import (
+    Health,
+    ModelList,
+    Score,
+    ScoreItem,
+    ScoreRequest,
+    ScoreResponse,
+    TokenizeResponse,
+)
 
 T = TypeVar("T")
+
+_OF_TEXT = re.compile(r"items\[(\d+)\](?:\.text|\.ids)?")
 
 
 @dataclass(frozen=True)
@@ -64,6 +76,17 @@ HEALTH = Call(
 MODELS = Call("GET", "/v1/models", ModelList.model_validate_json, quick=True)
 
 
+def tokenize(text: str, add_special_tokens: bool) -> Call[TokenizeResponse]:
+    """One text's ids."""
+    body = {"prompt": text, "add_special_tokens": add_special_tokens}
+    return Call(
+        "POST",
+        "/tokenize",
+        TokenizeResponse.model_validate_json,
+        content=json.dumps(body).encode(),
+    )
+
+
 def score(
     context: TextOrIds,
     continuations: Iterable[TextOrIds],
@@ -100,6 +123,24 @@ def loglikelihood(
     return Job(
         _score_calls(request, limits, grouped.caller_path),
         lambda answers: grouped.read(join(answers)),
+    )
+
+
+def loglikelihood_rolling(
+    texts: Iterable[TextOrIds], options: Mapping[str, Any], limits: Limits
+) -> Job[list[float]]:
+    """Whole texts. None at all is a job without requests."""
+
+    def caller_path(path: str) -> str:
+        return _OF_TEXT.sub(r"texts[\1]", path, count=1)
+
+    items = inputs.whole_texts(texts)
+    if not items:
+        return Job((), lambda _: [])
+    request = inputs.score_request(items, options, caller_path)
+    return Job(
+        _score_calls(request, limits, caller_path),
+        lambda answers: [result.scores[0].loglikelihood for result in join(answers).results],
     )
 
 

@@ -16,6 +16,7 @@ from mlxscore_client.wire import (
     Boundary,
     Health,
     ModelList,
+    PrefixIn,
     Score,
     ScoreItem,
     ScoreResponse,
@@ -79,6 +80,12 @@ class Client(Base[httpx.BaseTransport]):
         add_special_tokens: bool | None = None,
         boundary: Boundary = "joint",
         truncation: Truncation = "error",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        window: int | None = None,
+        stride: int | None = None,
+        prefix_in: PrefixIn = "first",
         model: str | None = None,
     ) -> ScoreResponse:
         """Many items, each with its own context. As one answer, however many requests it took."""
@@ -88,6 +95,12 @@ class Client(Base[httpx.BaseTransport]):
             "add_special_tokens": add_special_tokens,
             "boundary": boundary,
             "truncation": truncation,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "chat_template_kwargs": chat_template_kwargs,
+            "window": window,
+            "stride": stride,
+            "prefix_in": prefix_in,
             "model": model,
         }
         return self._run(calls.score_items(items, options, self._limits))
@@ -109,6 +122,31 @@ class Client(Base[httpx.BaseTransport]):
             "model": model,
         }
         return self._run(calls.loglikelihood(pairs, options, self._limits))
+
+    def loglikelihood_rolling(
+        self,
+        texts: Iterable[TextOrIds],
+        *,
+        window: int | None = None,
+        stride: int | None = None,
+        prefix_in: PrefixIn = "first",
+        model: str | None = None,
+    ) -> list[float]:
+        """The loglikelihood of each whole text, of any length, in nats, as lm-eval has it.
+
+        What the options mean: `wire.ScoreRequest`.
+        """
+        options = {
+            "window": window,
+            "stride": stride,
+            "prefix_in": prefix_in,
+            "model": model,
+        }
+        return self._run(calls.loglikelihood_rolling(texts, options, self._limits))
+
+    def tokenize(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """A text's ids; with the special tokens that the tokenizer puts before a text by default."""
+        return self._send(calls.tokenize(text, add_special_tokens)).tokens
 
     def models(self) -> ModelList:
         """The model that is served, and its limits."""

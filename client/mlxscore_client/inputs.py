@@ -50,6 +50,24 @@ def continuations(value: Iterable[TextOrIds]) -> list[TextOrIds]:
     return list(value)
 
 
+def whole_texts(value: Iterable[TextOrIds]) -> list[dict[str, Any]]:
+    """As items; a lone text would otherwise be scored letter by letter."""
+    if isinstance(value, str | bytes):
+        raise TypeError(
+            f"texts must be a list of texts or ids, not a {type(value).__name__}: pass [text] for one"
+        )
+    items: list[dict[str, Any]] = []
+    for i, given in enumerate(value):
+        one = plain(given)
+        if not isinstance(one, str | list):
+            param = f"texts[{i}]"
+            raise InvalidRequestError(
+                f"{param}: must be a text or a list of token ids", param=param
+            )
+        items.append({"text" if isinstance(one, str) else "ids": one})
+    return items
+
+
 def plain(value: Any) -> Any:
     """Ids of any kind as a list of ints. What is neither text nor ids stays, to be refused."""
     if isinstance(value, Array):
@@ -73,9 +91,15 @@ def _plain_item(item: Any) -> Any:
     if not isinstance(item, Mapping):
         return item
     fields = dict(cast(Mapping[str, Any], item))
-    for name in ("context", "continuation"):
+    for name in ("context", "continuation", "ids"):
         if name in fields:
             fields[name] = plain(fields[name])
+    messages = fields.get("messages")
+    if isinstance(messages, Sequence) and not isinstance(messages, str | bytes | bytearray):
+        fields["messages"] = [
+            dict(cast(Mapping[str, Any], one)) if isinstance(one, Mapping) else one
+            for one in cast(Sequence[Any], messages)
+        ]
     several = fields.get("continuations")
     if isinstance(several, Array):
         several = several.tolist()

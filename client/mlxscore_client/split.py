@@ -1,7 +1,7 @@
 """One long list of items as several requests of bounded size, and their answers as one again.
 
-A row is one context with one continuation. An item is kept whole where it fits; one with too many
-continuations is cut into runs of them, each with the context.
+A row is one context with one continuation, or one whole text. An item is kept whole where it fits;
+one with too many continuations is cut into runs of them, each with the context.
 """
 
 import json
@@ -76,8 +76,16 @@ def split(request: ScoreRequest, *, max_rows: int, max_bytes: int) -> Iterator[B
 
 def _parts(items: Iterable[ScoreItem], max_rows: int, room: int) -> Iterator[Part]:
     for i, item in enumerate(items):
-        head = b'{"context":' + _json(item.context)
         tail = b"}" if item.id is None else b',"id":' + _json(item.id) + b"}"
+        if item.whole is not None:
+            head = b'{"text":' if item.ids is None else b'{"ids":'
+            yield Part(i, 0, 1, head + _json(item.whole) + tail)
+            continue
+        head = (
+            b'{"context":' + _json(item.context)
+            if item.messages is None
+            else b'{"messages":' + _json(item.messages)
+        )
         if item.continuation is not None:
             one = _json(item.continuation)
             yield Part(i, 0, 1, head + b',"continuation":' + one + tail)
@@ -121,7 +129,7 @@ def read(body: Body, content: bytes) -> Answer:
         raise ValueError(f"not the results of {len(body.parts)} items in order")
     for i, (part, result) in enumerate(zip(body.parts, response.results, strict=True)):
         if [score.index for score in result.scores] != list(range(part.rows)):
-            raise ValueError(f"results[{i}] has not the scores of {part.rows} continuations")
+            raise ValueError(f"results[{i}] has not the {part.rows} scores that were asked for")
     return Answer(body.parts, response)
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from benchmarks.completions import TOPS, Echo
 from benchmarks.contest import Memory, Result
 
 PROTOTYPE_TOKENS_PER_SECOND = {"llama-1b": 257_000, "llama-8b": 41_400}
@@ -17,6 +18,7 @@ class Report:
     """GFLOP/s."""
     loads: list[Result] = field(default_factory=list[Result])
     memory: Memory | None = None
+    echo: Echo | None = None
     start_seconds: float | None = None
     idle_cpu_seconds: float | None = None
 
@@ -35,7 +37,8 @@ class Report:
         return [*self.machine.items(), ("GFLOP/s", products)]
 
     def _tables(self) -> list[Table]:
-        return [self._speeds(), self._ratios(), self._targets()]
+        tables = [self._speeds(), self._ratios(), self._echo(), self._targets()]
+        return [table for table in tables if len(table) > 1]
 
     def _speeds(self) -> Table:
         names = [n for n in ("own", "core", "naive", "served") if n in self.loads[0].seconds]
@@ -60,6 +63,15 @@ class Report:
             ]
             cells = ["-" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
             table.append([load.name, *cells, *peaks, f"{load.difference:.1e}"])
+        return table
+
+    def _echo(self) -> Table:
+        table = [["echo", "own s", *(f"top {k} s" for k in TOPS), "core s", "served s"]]
+        if self.echo is not None:
+            names = ["own", *(f"top {k}" for k in TOPS), "core", "served"]
+            seconds = self.echo.seconds
+            cells = [f"{seconds[n]:.3f}" if n in seconds else "-" for n in names]
+            table.append([self.echo.what, *cells])
         return table
 
     def _targets(self) -> Table:
@@ -96,6 +108,15 @@ class Report:
                 row(what, peak / 1e6, " MB", 1000, False)
             naive = f"{self.memory.naive_logits_bytes / 1e6:,.0f} MB"
             table.append(["  (the naive path's logits alone, float32)", naive, "", ""])
+        if self.echo is not None:
+            seconds, what = self.echo.seconds, self.echo.what
+            row(f"best token / own forward, {what}", self.echo.share(1), "", 0.1, False)
+            row(f"5 best tokens / own forward, {what}", self.echo.share(5), "", 0.25, False)
+            if "served" in seconds:
+                ratio = seconds["served"] / seconds["core"]
+                row(f"served / core, {self.echo.served}", ratio, "", 1.15, False)
+                p99 = self.echo.tokenize_ms["p99"]
+                row("/tokenize p99 while the model is busy", p99, " ms", 100, False)
         row("process start to healthy, warm cache", self.start_seconds, " s", 10, False)
         row("processor time in 5 idle s", self.idle_cpu_seconds, " s", 0.01, False)
         return table
@@ -126,4 +147,4 @@ def _piped(table: Table) -> str:
 
 
 def _is_number(column: int, table: Table) -> bool:
-    return table[0][column] not in ("load", "rows", "what", "target", "")
+    return table[0][column] not in ("load", "rows", "what", "target", "echo", "")

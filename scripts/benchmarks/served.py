@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -103,3 +103,23 @@ def score(url: str, rows: Sequence[Row]) -> list[float]:
     if answer.status_code != 200:
         raise RuntimeError(f"the server answered {answer.status_code}: {answer.text[:500]}")
     return [result["scores"][0]["loglikelihood"] for result in answer.json()["results"]]
+
+
+def complete(url: str, rows: Sequence[Row]) -> int:
+    """One /v1/completions with all rows as prompts, as lm-evaluation-harness asks; its bytes."""
+    body = {"prompt": [row.ids.tolist() for row in rows], "echo": True, "max_tokens": 1}
+    answer = httpx.post(f"{url}/v1/completions", json=body | {"logprobs": 1}, timeout=None)
+    if answer.status_code != 200:
+        raise RuntimeError(f"the server answered {answer.status_code}: {answer.text[:500]}")
+    return len(answer.content)
+
+
+def tokenize(url: str) -> Callable[[], None]:
+    """Asks for a short text's ids, over one connection."""
+    client = httpx.Client(base_url=url)
+
+    def ask() -> None:
+        answer = client.post("/tokenize", json={"prompt": "The capital of France is Paris."})
+        answer.raise_for_status()
+
+    return ask

@@ -12,7 +12,19 @@ from mlxscore_server import __version__
 from mlxscore_server.engine import Engine
 from mlxscore_server.envelope import Envelope, envelope, respond
 from mlxscore_server.errors import MlxscoreError
-from mlxscore_server.routes import completions, health, models, score
+from mlxscore_server.routes import (
+    completions,
+    generate,
+    health,
+    labels,
+    models,
+    rerank,
+    score,
+    sequences,
+    tokenizer,
+    tokenizer_info,
+    version,
+)
 from mlxscore_server.settings import Settings
 
 _DESCRIPTION = """How likely does this language model find this text? Numbers are in nats.
@@ -22,7 +34,17 @@ Every error has the body `{"error": {"message", "type", "param", "code"}}`. Ever
 
 
 # Bodies that are read by hand, within bounds: their schemas are added to the components.
-_BODIES: list[type[BaseModel]] = [wire.ScoreRequest, wire.CompletionRequest]
+_BODIES: list[type[BaseModel]] = [
+    wire.ScoreRequest,
+    wire.CompletionRequest,
+    wire.GenerateRequest,
+    wire.SequenceLogprobsRequest,
+    wire.LabelScoreRequest,
+    wire.GenerativeScoringRequest,
+    wire.RerankRequest,
+    wire.TokenizeRequest,
+    wire.DetokenizeRequest,
+]
 
 
 class _App(FastAPI):
@@ -50,8 +72,12 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
     )
     app.state.engine = engine
     app.state.settings = settings
-    for module in (score, completions, health, models):
+    for module in (score, completions, generate, sequences, labels, rerank, health, models):
         app.include_router(module.router)
+    app.include_router(tokenizer.router)
+    if settings.enable_tokenizer_info_endpoint:
+        app.include_router(tokenizer_info.router)
+    app.include_router(version.router)
     app.add_middleware(Envelope, max_request_bytes=settings.max_request_bytes)
     app.add_exception_handler(MlxscoreError, _own_error)
     app.add_exception_handler(HTTPException, _http_error)

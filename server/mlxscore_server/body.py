@@ -14,9 +14,6 @@ from mlxscore_server.errors import BodyTooLarge, InvalidRequest, WrongContentTyp
 
 M = TypeVar("M", bound=BaseModel)
 
-# Fields of type TextOrIds: what follows one of these in an error's path may be a union's tag.
-_TAGGED_FIELDS = frozenset({"context", "continuation", "continuations", "prompt"})
-
 _MAX_QUOTED = 60  # characters of a value in a message
 _MAX_MESSAGE = 500
 _MAX_NOTED = 200  # names
@@ -111,13 +108,12 @@ def _invalid(found: list[ErrorDetails]) -> InvalidRequest:
 
 def _path(location: tuple[int | str, ...]) -> str:
     """A place in the body as its sender would write it: `items[3].continuations[1]`."""
-    path, field = "", ""
+    path = ""
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif not (part in wire.UNION_TAGS and field in _TAGGED_FIELDS):
+        elif part not in wire.UNION_TAGS:
             path += f".{part}" if path else part
-            field = part
     return path
 
 
@@ -134,7 +130,7 @@ def _sentence(param: str, error: ErrorDetails) -> str:
             return f"{param}: {error['msg']}" if param else error["msg"]
         case "one_of":
             return f"{where}: {error['msg']}"
-        case "lone_surrogate":
+        case "lone_surrogate" | "not_json":
             return f"{where} {error['msg']}"
         case _:
             return f"{where} {error['msg'].removeprefix('Input ')}, not {_quoted(got)}"

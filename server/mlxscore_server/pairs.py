@@ -10,18 +10,25 @@ The rules, once:
 * Special tokens are put before a text by us, so that none is ever doubled, and none after it: an EOS
   that a tokenizer appends is no part of the text.
 * Ids are used as given. An empty context becomes the BOS id, else EOS.
+* Messages become one text, as the model's chat template renders it. It stays as it is: its trailing
+  whitespace is what the model was trained to answer after, so none moves; and the template writes its
+  own special tokens, so none is added unless the caller asks.
+* A whole text has no context: `whole_text` and `windows` say what becomes of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
 from mlxscore_client.wire import Boundary, ScoreItem, Truncation
+from mlxscore_server.chat import ChatOptions
 from mlxscore_server.errors import InvalidRequest
 from mlxscore_server.row import Ids
 from mlxscore_server.tokens import Encoder
+from mlxscore_server.whole_text import EncodedText, encode_whole
+from mlxscore_server.windows import Windowing
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,11 @@ class EncodedItem:
     """The most that was cut from any pair's context."""
     pairs: list[EncodedPair]
 
+    @property
+    def parts(self) -> list[EncodedPair]:
+        """What becomes one row each."""
+        return self.pairs
+
 
 @dataclass(frozen=True)
 class _Whole:
@@ -65,17 +77,34 @@ def encode_items(
     add_special_tokens: bool | None,
     boundary: Boundary,
     truncation: Truncation,
-) -> list[EncodedItem]:
+    windowing: Windowing | None = None,
+    chat: ChatOptions | None = None,
+) -> list[EncodedItem | EncodedText]:
     """Items to rows of ids. Raises InvalidRequest, which names the field and the limit.
 
     `add_special_tokens`: None and True put the tokenizer's own special tokens before a text
-    (None is the tokenizer's default, and that is what True means to a tokenizer); False none.
+    (None is the tokenizer's default, and that is what True means to a tokenizer); False none. Before
+    messages only True puts any. `chat` is for messages; None: an answer is begun after them.
+    `windowing` is for whole texts; None: disjoint windows of the model's limit.
     """
     prefix = () if add_special_tokens is False else encoder.prefix_ids
-    texts = _Texts(encoder)
-    drafts = [_Draft(texts, item, f"items[{i}]", boundary) for i, item in enumerate(items)]
+    chat_prefix = encoder.prefix_ids if add_special_tokens else ()
+    texts = _Texts(encoder, chat or ChatOptions())
+    drafts = [
+        _Draft(texts, item, f"items[{i}]", boundary)
+        if item.whole is None
+        else _WholeDraft(texts, item.whole, f"items[{i}]")
+        for i, item in enumerate(items)
+    ]
     texts.encode()
-    return [_finish(encoder, draft, texts, prefix, truncation) for draft in drafts]
+    if windowing is None:
+        windowing = Windowing.of(None, None, limit=encoder.max_model_len)
+    return [
+        encode_whole(encoder, draft.given, texts.ids(draft.source), windowing, draft.param)
+        if isinstance(draft, _WholeDraft)
+        else _finish(encoder, draft, texts, chat_prefix if draft.is_chat else prefix, truncation)
+        for draft in drafts
+    ]
 
 
 def _finish(
@@ -188,8 +217,9 @@ def _cut(encoder: Encoder, whole: _Whole, truncation: Truncation, param: str) ->
 class _Texts:
     """The distinct texts of a request, encoded in one call: a shared context is encoded once."""
 
-    def __init__(self, encoder: Encoder) -> None:
+    def __init__(self, encoder: Encoder, chat: ChatOptions) -> None:
         self._encoder = encoder
+        self._chat = chat
         self._index: dict[str, int] = {}
         self._encoded: list[Ids] = []
 
@@ -202,6 +232,9 @@ class _Texts:
             ) from None
         self._index.setdefault(text, len(self._index))
         return text
+
+    def render(self, messages: Sequence[Mapping[str, Any]], param: str) -> str:
+        return self._encoder.chat.render(messages, self._chat, param)
 
     def verbatim(self, ids: Sequence[int], param: str) -> Ids:
         return self._encoder.verbatim(ids, param)
@@ -224,20 +257,24 @@ class _Draft:
             else [f"{param}.continuations[{j}]" for j in range(len(given))]
         )
         self.continuations = list(zip(given, names, strict=True))
-        only_text = isinstance(item.context, str) and all(isinstance(c, str) for c in given)
-        context = item.context
+        self.is_chat = item.messages is not None
+        context_param = f"{param}.{'messages' if self.is_chat else 'context'}"
+        context = (
+            item.context if item.messages is None else texts.render(item.messages, context_param)
+        )
         assert context is not None, "this is a bug"
+        only_text = isinstance(context, str) and all(isinstance(c, str) for c in given)
         # An item whose continuations are of both kinds is encoded apart as a whole.
         self.joint = only_text and boundary == "joint" and context != ""
         moved = ""
-        if self.joint and isinstance(context, str) and context.strip():
+        if self.joint and not self.is_chat and isinstance(context, str) and context.strip():
             kept = context.rstrip()
             moved, context = context[len(kept) :], kept
         self.context: str | Ids = (
-            texts.add(context, f"{param}.context")
+            texts.add(context, context_param)
             if isinstance(context, str) and context
             # An empty text has no ids, whatever a tokenizer puts before a first word.
-            else texts.verbatim(list[int]() if context == "" else context, f"{param}.context")
+            else texts.verbatim(list[int]() if context == "" else context, context_param)
         )
         self.seconds: list[str | Ids] = []
         """What is encoded for each continuation: with the context in front where it is joint."""
@@ -251,6 +288,19 @@ class _Draft:
                 self.seconds.append(texts.add(texts_given, name))
             else:
                 self.seconds.append(texts.verbatim(continuation, name))
+
+
+class _WholeDraft:
+    """A whole text, registered; or its ids, checked."""
+
+    def __init__(self, texts: _Texts, given: str | list[int], param: str) -> None:
+        self.given = given
+        self.param = f"{param}.{'text' if isinstance(given, str) else 'ids'}"
+        self.source: str | Ids = (
+            texts.add(given, self.param)
+            if isinstance(given, str)
+            else texts.verbatim(given, self.param)
+        )
 
 
 def _empty(param: str) -> NoReturn:

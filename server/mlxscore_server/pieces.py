@@ -39,6 +39,7 @@ class Pieces:
             if token.special or self._kind != "sentencepiece"
         }
         self._known: dict[int, bytes] = {}
+        self._texts: dict[int, str] = {}
 
     def piece(self, token_id: int) -> bytes:
         """The token's exact bytes; joined, a text's tokens give its UTF-8."""
@@ -49,7 +50,10 @@ class Pieces:
 
     def text(self, token_id: int) -> str:
         """The bytes as text, with U+FFFD where the token is only part of a character."""
-        return self.piece(token_id).decode("utf-8", "replace")
+        known = self._texts.get(token_id)
+        if known is None:
+            known = self._texts[token_id] = self.piece(token_id).decode("utf-8", "replace")
+        return known
 
     def _make(self, token_id: int) -> bytes:
         if token_id in self._literal:

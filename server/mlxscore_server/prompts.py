@@ -111,12 +111,31 @@ def encode_prompts(
 ) -> list[EncodedPrompt]:
     """Each prompt's ids and row, in order. Raises InvalidRequest, which names the prompt."""
     prompts, several = _as_list(request)
+    params = [f"prompt[{i}]" if several else "prompt" for i in range(len(prompts))]
+    found: list[EncodedPrompt] = []
+    encoded = encode_each(encoder, prompts, params, add_special_tokens=add_special_tokens)
+    for prompt, param, ids in zip(prompts, params, encoded, strict=True):
+        kept = _truncated(encoder, request, asked, ids)
+        _check_length(encoder, asked, kept, param)
+        text = prompt if isinstance(prompt, str) and len(kept) == len(ids) else None
+        found.append(EncodedPrompt(param, text, kept, _row(asked, kept)))
+    return found
+
+
+def encode_each(
+    encoder: Encoder,
+    prompts: Sequence[str | list[int]],
+    params: Sequence[str],
+    *,
+    add_special_tokens: bool,
+) -> list[Ids]:
+    """Each prompt's ids, never none at all: text with the tokenizer's special tokens before it or without,
+    ids as they are. Raises InvalidRequest, which names the prompt."""
     prefix = encoder.prefix_ids if add_special_tokens else ()
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
     encoded = iter(encoder.encode_texts(texts))
-    found: list[EncodedPrompt] = []
-    for i, prompt in enumerate(prompts):
-        param = f"prompt[{i}]" if several else "prompt"
+    found: list[Ids] = []
+    for prompt, param in zip(prompts, params, strict=True):
         if isinstance(prompt, str):
             ids = next(encoded)
             ids = encoder.with_specials(ids, prefix) if len(ids) else np.array(prefix, np.int32)
@@ -125,10 +144,9 @@ def encode_prompts(
             encoder.check_bound(ids, param)
         else:
             ids = encoder.verbatim(prompt, param)
-        kept = _truncated(encoder, request, asked, ids)
-        _check_length(encoder, asked, kept, param)
-        text = prompt if isinstance(prompt, str) and len(kept) == len(ids) else None
-        found.append(EncodedPrompt(param, text, kept, _row(asked, kept)))
+            if not len(ids):
+                raise InvalidRequest(f"{param} is empty", param=param)
+        found.append(ids)
     return found
 
 

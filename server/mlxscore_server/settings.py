@@ -4,14 +4,25 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import platformdirs
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from mlxscore_server.question import read_template
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 HeadDtype = Literal["float32", "model"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 Positive = Annotated[int, Field(ge=1)]
+
+
+def _template(value: str) -> str:
+    try:
+        return read_template(value)
+    except ValueError as error:
+        # Not the message itself: what stands in braces would be looked up.
+        raise PydanticCustomError("template", "{what}", {"what": str(error)}) from None
 
 
 def _cache_dir() -> Path:
@@ -69,6 +80,17 @@ class Settings(BaseSettings):
         default=True,
         description="Whether /v1/completions puts the tokenizer's special tokens (BOS) before a text, "
         "where a request does not say.",
+    )
+    rerank_template: Annotated[str, AfterValidator(_template)] | None = Field(
+        default=None,
+        description="The yes/no question of /rerank: a text with {query} and {document} in it, and "
+        "{instruction} if you like, or a file that holds one; default: the model's own, if it is a "
+        "Qwen3-Reranker, else plain text.",
+    )
+    enable_tokenizer_info_endpoint: bool = Field(
+        default=False,
+        description="Serve GET /tokenizer_info. lm-evaluation-harness then uses this server's tokenizer "
+        "(/tokenize) instead of its own.",
     )
     max_request_bytes: Positive = Field(
         default=64 * 2**20, description="Largest request body in bytes."

@@ -2,13 +2,17 @@
 
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from mlxscore_server.chat import Chat
+from mlxscore_server.decoder import Decoder
 from mlxscore_server.errors import InvalidRequest
 from mlxscore_server.pieces import Pieces
 from mlxscore_server.row import Ids
+from mlxscore_server.tokenizer_info import tokenizer_info
 
 _LIMIT_KEYS = (
     "max_position_embeddings",
@@ -46,6 +50,8 @@ class Encoder:
         self.num_embeddings = num_embeddings
         self.max_model_len = max_model_len
         self.pieces = Pieces(self._tokenizer)
+        self.chat = Chat(self._tokenizer)
+        self._decoder = Decoder(self._tokenizer, self.pieces, self._lock)
         # The attributes exist but are None where a tokenizer has no such token.
         self.bos_token_id: int | None = self._tokenizer.bos_token_id
         self.eos_token_id: int | None = self._tokenizer.eos_token_id
@@ -61,6 +67,17 @@ class Encoder:
     def prefix_id(self) -> int | None:
         """What stands for an empty context: BOS, else EOS (lm-evaluation-harness's prefix token)."""
         return self.eos_token_id if self.bos_token_id is None else self.bos_token_id
+
+    @cached_property
+    def info(self) -> dict[str, Any]:
+        """The tokenizer's configuration as plain JSON."""
+        stated = _stated_limit(self._tokenizer)
+        return tokenizer_info(
+            self._tokenizer,
+            chat_template=self.chat.template,
+            adds_bos=self.adds_bos,
+            max_length=self.max_model_len if stated is None else stated,
+        )
 
     def _default_prefix(self) -> tuple[int, ...]:
         for probe in _PROBES:
@@ -133,6 +150,15 @@ class Encoder:
                 found = [one(text, add_special_tokens=False, verbose=False) for text in texts]
         return [np.array(ids, np.int32) for ids in found]
 
+    def decode(self, ids: Ids) -> str:
+        """The text that ids stand for: special tokens as text, all spaces kept."""
+        return self._decoder.text(ids.tolist())
+
+    def token_strs(self, ids: Ids) -> list[str]:
+        """Tokens as the vocabulary writes them: "Ġworld", "▁world"."""
+        found: list[str] = self._tokenizer.convert_ids_to_tokens(ids.tolist())
+        return found
+
 
 def limit_from(config: Mapping[str, Any], tokenizer: Any) -> int | None:
     """The longest row that a model states for itself, in tokens; None where it states none."""
@@ -143,5 +169,9 @@ def limit_from(config: Mapping[str, Any], tokenizer: Any) -> int | None:
             value: Any = part.get(key)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
             if isinstance(value, int) and 0 < value < _NO_LIMIT:
                 return value
+    return _stated_limit(tokenizer)
+
+
+def _stated_limit(tokenizer: Any) -> int | None:
     stated: Any = getattr(tokenizer, "model_max_length", None)
     return int(stated) if isinstance(stated, int) and 0 < stated < _NO_LIMIT else None

@@ -1,5 +1,10 @@
 """The JSON that crosses HTTP, once, for both sides. Knows no httpx, no MLX."""
 
+from mlxscore_client.wire.chat import (
+    ContinueFinalMessage,
+    JsonObject,
+    Messages,
+)
 from mlxscore_client.wire.common import (
     MAX_TOKEN_ID,
     UNION_TAGS,
@@ -23,6 +28,25 @@ from mlxscore_client.wire.completions import (
     PromptTokensDetails,
     TruncationSide,
 )
+from mlxscore_client.wire.generate import (
+    FinishReason,
+    GenerateMeta,
+    GenerateRequest,
+    GenerateResponse,
+    SamplingParams,
+    TokenLogprob,
+)
+from mlxscore_client.wire.labels import (
+    GenerativeScore,
+    GenerativeScoringRequest,
+    GenerativeScoringResponse,
+    LabelItems,
+    LabelRequest,
+    LabelScoreRequest,
+    LabelScoreResponse,
+    LabelUsage,
+    Tokenization,
+)
 from mlxscore_client.wire.model import (
     Health,
     HealthState,
@@ -30,9 +54,15 @@ from mlxscore_client.wire.model import (
     ModelList,
     SelfCheck,
 )
+from mlxscore_client.wire.rerank import (
+    RerankDocument,
+    RerankRequest,
+    RerankResponse,
+    RerankResult,
+    RerankText,
+)
 from mlxscore_client.wire.score import (
     Boundary,
-    Messages,
     PrefixIn,
     Score,
     ScoreItem,
@@ -42,6 +72,18 @@ from mlxscore_client.wire.score import (
     TokenScore,
     TopLogprob,
     Truncation,
+)
+from mlxscore_client.wire.sequences import (
+    SequenceLogprobsRequest,
+    SequenceLogprobsResponse,
+)
+from mlxscore_client.wire.tokenizer import (
+    DetokenizeRequest,
+    DetokenizeResponse,
+    TokenizeRequest,
+    TokenizeResponse,
+    TokenizerInfo,
+    Version,
 )
 
 __all__ = [
@@ -54,11 +96,27 @@ __all__ = [
     "CompletionRequest",
     "CompletionResponse",
     "CompletionUsage",
+    "ContinueFinalMessage",
+    "DetokenizeRequest",
+    "DetokenizeResponse",
     "ErrorBody",
     "ErrorResponse",
+    "FinishReason",
     "ForeignRequest",
+    "GenerateMeta",
+    "GenerateRequest",
+    "GenerateResponse",
+    "GenerativeScore",
+    "GenerativeScoringRequest",
+    "GenerativeScoringResponse",
     "Health",
     "HealthState",
+    "JsonObject",
+    "LabelItems",
+    "LabelRequest",
+    "LabelScoreRequest",
+    "LabelScoreResponse",
+    "LabelUsage",
     "Messages",
     "ModelCard",
     "ModelList",
@@ -66,18 +124,32 @@ __all__ = [
     "PromptLogprob",
     "PromptTokensDetails",
     "Request",
+    "RerankDocument",
+    "RerankRequest",
+    "RerankResponse",
+    "RerankResult",
+    "RerankText",
+    "SamplingParams",
     "Score",
     "ScoreItem",
     "ScoreRequest",
     "ScoreResponse",
     "ScoreResult",
     "SelfCheck",
+    "SequenceLogprobsRequest",
+    "SequenceLogprobsResponse",
     "Text",
     "TextOrIds",
     "TokenId",
+    "TokenLogprob",
     "TokenScore",
+    "Tokenization",
+    "TokenizeRequest",
+    "TokenizeResponse",
+    "TokenizerInfo",
     "TopLogprob",
     "Truncation",
     "TruncationSide",
     "Usage",
+    "Version",
 ]

@@ -43,19 +43,20 @@ Text = Annotated[str, AfterValidator(_encodable)]
 
 def _text_or_ids(value: Any) -> str | None:
     if isinstance(value, str):
-        return "text"
+        return "<text>"
     if isinstance(value, list | tuple):
-        return "ids"
+        return "<ids>"
     return None
 
 
-# Branches of a union are tagged so that an error's path names the field and not the branch.
-UNION_TAGS = frozenset({"text", "texts", "ids", "id_lists"})
+# Branches of a union are tagged so that an error's path names the field and not the branch: no field has
+# such a name.
+UNION_TAGS = frozenset({"<text>", "<texts>", "<ids>", "<id_lists>", "<one>", "<each>"})
 
 TextOrIds = Annotated[
-    Annotated[Text, Tag("text")]
+    Annotated[Text, Tag("<text>")]
     # Not strict, so that a tuple is a list too; the ids in it stay strict.
-    | Annotated[list[TokenId], Field(strict=False, fail_fast=True), Tag("ids")],
+    | Annotated[list[TokenId], Field(strict=False, fail_fast=True), Tag("<ids>")],
     Discriminator(
         _text_or_ids,
         custom_error_type="text_or_ids",

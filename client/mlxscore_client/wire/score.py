@@ -1,18 +1,16 @@
 """`POST /score`: our own endpoint."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from mlxscore_client.wire.chat import ContinueFinalMessage, JsonObject, Messages
 from mlxscore_client.wire.common import Answer, Request, Text, TextOrIds, TokenId, Usage
 
 Boundary = Literal["joint", "separate"]
 Truncation = Literal["error", "left"]
 PrefixIn = Literal["first", "every"]
-
-Messages = Annotated[list[dict[str, Any]], Field(min_length=1)]
-"""A conversation as OpenAI's chat endpoint takes it: `[{"role": "user", "content": "..."}, ...]`."""
 
 _SUBJECTS = ("context", "messages", "text", "ids")
 _OBJECTS = ("continuation", "continuations")
@@ -51,7 +49,8 @@ class ScoreItem(Request):
     )
     text: Annotated[Text, Field(min_length=1)] | None = Field(
         default=None,
-        description="A whole text of any length, scored in windows from its first token on.",
+        description="A whole text of any length, scored in windows from its first token on. "
+        "`add_special_tokens`, `boundary` and `truncation` do not apply to it.",
     )
     ids: Annotated[list[TokenId], Field(strict=False, fail_fast=True, min_length=1)] | None = Field(
         default=None, description="As `text`, as token ids."
@@ -129,7 +128,8 @@ class ScoreRequest(Request):
     add_special_tokens: bool | None = Field(
         default=None,
         description="Special tokens (BOS) before a text context. null and true: as the tokenizer does "
-        "by default; false: none. Never two BOS. Ids are used as given.",
+        "by default; false: none. Never two BOS. Ids are used as given. After `messages`, whose template "
+        "writes its own, only true puts any there.",
     )
     boundary: Boundary = Field(
         default="joint",
@@ -145,12 +145,12 @@ class ScoreRequest(Request):
         default=True,
         description="After `messages`: what makes the model answer, as its chat template has it.",
     )
-    continue_final_message: bool = Field(
+    continue_final_message: ContinueFinalMessage = Field(
         default=False,
         description="Leave the last of `messages` open, so that continuations go on with it; needs "
         "`add_generation_prompt: false`.",
     )
-    chat_template_kwargs: dict[str, Any] | None = Field(
+    chat_template_kwargs: JsonObject | None = Field(
         default=None, description="More variables for the chat template."
     )
     window: Annotated[int, Field(ge=2)] | None = Field(
@@ -213,20 +213,27 @@ class Score(Answer):
     )
     tokens: list[TokenScore] | None = Field(default=None, description="Only with `return_tokens`.")
     num_words: int | None = Field(
-        default=None, description="Of a whole text: its words, between white space."
+        default=None,
+        description="Of a whole text: the pieces between its runs of white space; an empty one before or "
+        "after the text counts (as lm-evaluation-harness has it).",
     )
     num_windows: int | None = Field(default=None, description="Of a whole text.")
     bits_per_byte: float | None = Field(
-        default=None, description="Of a whole text: -loglikelihood / num_bytes / ln 2."
+        default=None,
+        description="Of a whole text: -loglikelihood / num_bytes / ln 2; null where it has no bytes.",
     )
     token_perplexity: float | None = Field(
-        default=None, description="Of a whole text: exp(-loglikelihood / num_tokens)."
+        default=None,
+        description="Of a whole text: exp(-loglikelihood / num_tokens); null where a float64 cannot hold it.",
     )
     word_perplexity: float | None = Field(
-        default=None, description="Of a whole text: exp(-loglikelihood / num_words)."
+        default=None,
+        description="Of a whole text: exp(-loglikelihood / num_words); null where a float64 cannot hold it.",
     )
     byte_perplexity: float | None = Field(
-        default=None, description="Of a whole text: exp(-loglikelihood / num_bytes)."
+        default=None,
+        description="Of a whole text: exp(-loglikelihood / num_bytes); null where a float64 cannot hold it "
+        "or there are no bytes.",
     )
 
 
@@ -236,7 +243,8 @@ class ScoreResult(Answer):
     index: int = Field(description="Place among the request's items.")
     id: str | None = None
     context_tokens: int = Field(
-        description="Tokens of the context (of its first continuation's row), before any truncation."
+        description="Tokens of the context (of its first continuation's row), before any truncation. Of a "
+        "whole text: 1 where the prefix token was put before it, 0 where its own first token is the context."
     )
     truncated_tokens: int = Field(
         description="Context tokens cut from the left, at most over its rows."

@@ -19,17 +19,18 @@ from mlxscore_server.errors import NonFiniteLogits
 from mlxscore_server.pairs import EncodedItem, EncodedPair
 from mlxscore_server.pieces import Pieces
 from mlxscore_server.row import Row, RowScore
+from mlxscore_server.whole_text import EncodedText
 
 
 class ScoreAnswer:
-    """One answer to `POST /score`; `rows` and `scores` are those of all items' pairs in order."""
+    """One answer to `POST /score`; `rows` and `scores` are those of all items' parts in order."""
 
     def __init__(
         self,
         card: wire.ModelCard,
         pieces: Pieces,
         request: wire.ScoreRequest,
-        items: Sequence[EncodedItem],
+        items: Sequence[EncodedItem | EncodedText],
         rows: Sequence[Row],
     ) -> None:
         self._card = card
@@ -56,12 +57,16 @@ class ScoreAnswer:
                 result["id"] = item.id
             result["context_tokens"] = encoded.context_tokens
             result["truncated_tokens"] = encoded.truncated_tokens
-            result["scores"] = [
-                self._score(j, at + j, pair, scored.scores[at + j])
-                for j, pair in enumerate(encoded.pairs)
-            ]
+            scores = scored.scores[at : at + len(encoded.parts)]
+            if isinstance(encoded, EncodedText):
+                result["scores"] = [self._whole(at, encoded, scores)]
+            else:
+                result["scores"] = [
+                    self._score(j, at + j, pair, score)
+                    for j, (pair, score) in enumerate(zip(encoded.pairs, scores, strict=True))
+                ]
             results.append(result)
-            at += len(encoded.pairs)
+            at += len(encoded.parts)
         prompt_tokens = sum(len(row.ids) for row in self.rows)
         return to_json(
             {
@@ -81,22 +86,20 @@ class ScoreAnswer:
         )
 
     def param(self, row: int) -> str | None:
-        """The path of the continuation that a row scores."""
+        """The path of the continuation, or the whole text, that a row scores."""
         for index, (item, encoded) in enumerate(zip(self._request.items, self._items, strict=True)):
-            if row < len(encoded.pairs):
+            if row < len(encoded.parts):
+                if isinstance(encoded, EncodedText):
+                    return f"items[{index}].{'ids' if item.text is None else 'text'}"
                 one = item.continuations is None
                 return f"items[{index}].continuation" + ("" if one else f"s[{row}]")
-            row -= len(encoded.pairs)
+            row -= len(encoded.parts)
         return None
 
     def _score(self, index: int, at: int, pair: EncodedPair, score: RowScore) -> dict[str, Any]:
-        loglikelihood = score.loglikelihood
-        # JSON has no NaN and no infinity; a sum is finite exactly where its float32 terms are.
-        if not math.isfinite(loglikelihood):
-            raise self._non_finite(at)
         answer: dict[str, Any] = {
             "index": index,
-            "loglikelihood": loglikelihood,
+            "loglikelihood": self._loglikelihood(at, score),
             "is_greedy": score.is_greedy,
             "num_tokens": len(score.logprobs),
             "num_bytes": pair.num_bytes,
@@ -106,6 +109,34 @@ class ScoreAnswer:
         if score.ranks is not None:
             answer["tokens"] = self._tokens(at, score)
         return answer
+
+    def _whole(self, at: int, text: EncodedText, scores: Sequence[RowScore]) -> dict[str, Any]:
+        loglikelihood = math.fsum(self._loglikelihood(at + i, s) for i, s in enumerate(scores))
+        num_tokens = sum(len(score.logprobs) for score in scores)
+        answer: dict[str, Any] = {
+            "index": 0,
+            "loglikelihood": loglikelihood,
+            "is_greedy": all(score.is_greedy for score in scores),
+            "num_tokens": num_tokens,
+            "num_bytes": text.num_bytes,
+            "num_chars": text.num_chars,
+            "merged_boundary": False,
+            "num_words": text.num_words,
+            "num_windows": len(scores),
+            **text.figures(loglikelihood, num_tokens),
+        }
+        if scores[0].ranks is not None:
+            answer["tokens"] = [
+                token for i, score in enumerate(scores) for token in self._tokens(at + i, score)
+            ]
+        return answer
+
+    def _loglikelihood(self, at: int, score: RowScore) -> float:
+        # JSON has no NaN and no infinity; a sum is finite exactly where its float32 terms are.
+        loglikelihood = score.loglikelihood
+        if not math.isfinite(loglikelihood):
+            raise self._non_finite(at)
+        return loglikelihood
 
     def _tokens(self, at: int, score: RowScore) -> list[dict[str, Any]]:
         assert score.ranks is not None, "this is a bug: tokens without ranks"

@@ -35,11 +35,10 @@ class CompletionAnswer:
     ) -> None:
         self._card = card
         self._encoder = encoder
-        self._as_ids = bool(request.return_tokens_as_token_ids)
         self._with_ids = bool(request.return_token_ids)
         self._asked = asked
         self._prompts = prompts
-        self._names: dict[int, str] = {}
+        self._names = _Names(encoder, as_ids=bool(request.return_tokens_as_token_ids))
         self.rows: list[Row] = [p.row for p in prompts if p.row is not None]
 
     @property
@@ -112,7 +111,7 @@ class CompletionAnswer:
         shown = [*ids, *new] if echo else new
         # An echo begins with the token that has no score.
         unscored = 1 if echo else 0
-        names = [self._name(token_id) for token_id in shown]
+        names = [self._names[token_id] for token_id in shown]
         values: list[float] = []
         tops: list[dict[str, float]] = []
         if score is not None and len(shown) > unscored:
@@ -138,18 +137,21 @@ class CompletionAnswer:
         k = self._asked.top
         if not k or score.top_ids is None or score.top_logprobs is None:
             return [{name: value} for name, value in zip(names, values, strict=True)]
-        ids = score.top_ids[-last:, :k]
-        for token_id in np.unique(ids).tolist():
-            self._name(token_id)
-        known = self._names
+        name_of = self._names.__getitem__
         found: list[dict[str, float]] = []
-        rows = zip(
-            names, values, ids.tolist(), score.top_logprobs[-last:, :k].tolist(), strict=True
+        best = zip(
+            names,
+            values,
+            score.top_ids[-last:, :k].tolist(),
+            score.top_logprobs[-last:, :k].tolist(),
+            strict=True,
         )
-        for name, value, best_ids, best in rows:
-            top: dict[str, float] = {}
-            for token_id, logprob in zip(best_ids, best, strict=True):
-                top.setdefault(known[token_id], logprob)
+        for name, value, ids, logprobs in best:
+            top = dict(zip(map(name_of, ids), logprobs, strict=True))
+            if len(top) < k:
+                top = {}
+                for token_id, logprob in zip(ids, logprobs, strict=True):
+                    top.setdefault(name_of(token_id), logprob)
             if top.get(name, -math.inf) < value:
                 top[name] = value
             found.append(top)
@@ -187,13 +189,19 @@ class CompletionAnswer:
         text = self._encoder.pieces.text(token_id)
         return {"logprob": logprob, "rank": rank, "decoded_token": text}
 
-    def _name(self, token_id: int) -> str:
-        """A token as the answer writes it."""
-        known = self._names.get(token_id)
-        if known is None:
-            known = f"token_id:{token_id}" if self._as_ids else self._encoder.pieces.text(token_id)
-            self._names[token_id] = known
-        return known
+
+class _Names(dict[int, str]):
+    """Tokens as the answer writes them; the same few come again and again."""
+
+    def __init__(self, encoder: Encoder, *, as_ids: bool) -> None:
+        super().__init__()
+        self._text = encoder.pieces.text
+        self._as_ids = as_ids
+
+    def __missing__(self, token_id: int) -> str:
+        name = f"token_id:{token_id}" if self._as_ids else self._text(token_id)
+        self[token_id] = name
+        return name
 
 
 def _check_finite(score: RowScore | None, param: str) -> None:

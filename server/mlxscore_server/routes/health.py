@@ -8,6 +8,8 @@ from mlxscore_server.engine import Engine
 router = APIRouter()
 
 
+# TRL's client waits on the path with a slash.
+@router.get("/health/", include_in_schema=False)
 @router.get(
     "/health",
     response_model=wire.Health,

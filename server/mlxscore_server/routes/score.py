@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from mlxscore_client import wire
 from mlxscore_server.body import parse
+from mlxscore_server.chat import ChatOptions
 from mlxscore_server.errors import (
     BodyTooLarge,
     InvalidRequest,
@@ -23,6 +24,7 @@ from mlxscore_server.routes.models import check_name
 from mlxscore_server.routes.run import run
 from mlxscore_server.row import Row
 from mlxscore_server.settings import Settings
+from mlxscore_server.windows import Windowing
 
 router = APIRouter()
 
@@ -104,11 +106,23 @@ def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> ScoreAnswer:
         add_special_tokens=request.add_special_tokens,
         boundary=request.boundary,
         truncation=request.truncation,
+        chat=ChatOptions(
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
+            template_kwargs=request.chat_template_kwargs or {},
+        ),
+        windowing=Windowing.of(
+            request.window,
+            request.stride,
+            limit=loaded.encoder.max_model_len,
+            prefix_in_every=request.prefix_in == "every",
+            max_overlapping=settings.max_queued_tokens,
+        ),
     )
     ranks = request.return_tokens or k > 0
     rows = [
-        Row(pair.ids, pair.start, top_logprobs=k, ranks=ranks)
+        Row(part.ids, part.start, top_logprobs=k, ranks=ranks)
         for item in items
-        for pair in item.pairs
+        for part in item.parts
     ]
     return ScoreAnswer(card, loaded.encoder.pieces, request, items, rows)

@@ -1,0 +1,187 @@
+"""Label scoring: query, items and labels to rows, the rows' scores to probabilities. Knows no HTTP, no MLX.
+
+Each item with the query is a context; each label is a continuation of it, by the rules of pairs.py. So the
+N one-token labels of an item are N rows with the same inputs, which the model reads once.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+
+from mlxscore_client.wire import LabelRequest, ScoreItem, Truncation
+from mlxscore_server.errors import InvalidRequest, NonFiniteLogits
+from mlxscore_server.pairs import EncodedItem, encode_items
+from mlxscore_server.row import Ids, Row, RowScore
+from mlxscore_server.tokens import Encoder
+
+_PAIR = re.compile(r"items\[(\d+)\]\.continuations\[(\d+)\]")
+
+
+@dataclass(frozen=True)
+class Context:
+    """What stands before the labels."""
+
+    given: str | list[int]
+    """A text may join with a label that follows it; ids are used as given."""
+    param: str
+    """The path of the field that it came from."""
+
+
+@dataclass(frozen=True)
+class LabelRows:
+    """For each context a row a label, in order."""
+
+    rows: list[Row]
+    params: list[str]
+    """The path of each context."""
+    num_labels: int
+    prompt_tokens: int
+    """Of all contexts, each once."""
+
+    def param(self, row: int) -> str:
+        return self.params[row // self.num_labels]
+
+    def probabilities(self, scores: Sequence[RowScore], *, softmax: bool) -> list[list[float]]:
+        """For each context the probability of each label; with `softmax`, among the labels only.
+
+        Raises NonFiniteLogits where a score is no number.
+        """
+        sums = np.array([score.loglikelihood for score in scores], np.float64)
+        bad = np.flatnonzero(~np.isfinite(sums))
+        if bad.size:
+            param = self.param(int(bad[0]))
+            raise NonFiniteLogits(
+                f"the model gave a number that is not finite for {param}", param=param
+            )
+        sums = sums.reshape(-1, self.num_labels)
+        if softmax:
+            weights = np.exp(sums - sums.max(axis=1, keepdims=True))
+            return (weights / weights.sum(axis=1, keepdims=True)).tolist()
+        # Rounding may leave a logprob a little above 0.
+        return np.minimum(np.exp(sums), 1.0).tolist()
+
+
+def label_contexts(encoder: Encoder, request: LabelRequest) -> list[Context]:
+    """Query with each item. Raises InvalidRequest where one is text and the other ids."""
+    query, items = request.query, request.items
+    names = ["items"] if isinstance(items, str) else [f"items[{i}]" for i in range(len(items))]
+    listed = [items] if isinstance(items, str) else items
+    if isinstance(query, str):
+        texts = [item if isinstance(item, str) else _mixed(names[0]) for item in listed]
+        return _of_texts(encoder, request, query, texts, names)
+    verbatim = encoder.verbatim(query, "query").tolist()
+    found: list[Context] = []
+    for item, name in zip(listed, names, strict=True):
+        if isinstance(item, str):
+            _mixed(name)
+        ids = encoder.verbatim(item, name).tolist()
+        found.append(Context(ids + verbatim if request.item_first else verbatim + ids, name))
+    return found
+
+
+def label_rows(
+    encoder: Encoder,
+    contexts: Sequence[Context],
+    labels: Sequence[str] | Sequence[int],
+    *,
+    labels_param: str | None,
+    add_special_tokens: bool,
+    truncation: Truncation,
+    hint: str = "",
+) -> LabelRows:
+    """A row for each context and label. Raises InvalidRequest, which names the field and the limit.
+
+    `labels` that are ids are within bounds. `labels_param` is the field that they came in, None where the
+    sender has no say in them; `hint` says what a sender of too long a context can do.
+    """
+    continuations = [label if isinstance(label, str) else [label] for label in labels]
+    items = [
+        # Checked already; to check a million ids again takes a second.
+        ScoreItem.model_construct(
+            context=_not_empty(encoder, context, labels), continuations=continuations
+        )
+        for context in contexts
+    ]
+    try:
+        encoded = encode_items(
+            encoder,
+            items,
+            add_special_tokens=add_special_tokens,
+            boundary="joint",
+            truncation="left",
+        )
+    except InvalidRequest as error:
+        raise _in_our_terms(error, contexts, labels_param) from error
+    rows: list[Row] = []
+    prompt_tokens = 0
+    for context, item in zip(contexts, encoded, strict=True):
+        assert isinstance(item, EncodedItem), "this is a bug: every item has continuations"
+        if item.truncated_tokens and truncation == "error":
+            limit = encoder.max_model_len or 0
+            raise InvalidRequest(
+                f"{context.param} and what belongs to it make a row of {limit + item.truncated_tokens} "
+                f"tokens, the limit is {limit}{hint}",
+                param=context.param,
+                code="context_length_exceeded",
+            )
+        rows += [Row(pair.ids, pair.start) for pair in item.pairs]
+        prompt_tokens += item.pairs[0].start
+    return LabelRows(rows, [c.param for c in contexts], len(labels), prompt_tokens)
+
+
+def _of_texts(
+    encoder: Encoder, request: LabelRequest, query: str, items: Sequence[str], names: Sequence[str]
+) -> list[Context]:
+    if request.tokenization == "joint":
+        return [
+            Context(item + query if request.item_first else query + item, name)
+            for item, name in zip(items, names, strict=True)
+        ]
+    prefix = encoder.prefix_ids if request.add_special_tokens else ()
+    first, *others = encoder.encode_texts([query, *items])
+    found: list[Context] = []
+    for item, name in zip(others, names, strict=True):
+        whole: Ids = np.concatenate([item, first] if request.item_first else [first, item])
+        ids = encoder.with_specials(whole, prefix)
+        if len(ids):
+            encoder.check_bound(ids, name)
+        found.append(Context(ids.tolist(), name))
+    return found
+
+
+def _not_empty(
+    encoder: Encoder, context: Context, labels: Sequence[str] | Sequence[int]
+) -> str | list[int]:
+    if context.given:
+        return context.given
+    if encoder.prefix_id is None:
+        raise InvalidRequest(
+            f"{context.param} and the query are empty and this model has neither a BOS nor an EOS token "
+            "to stand in for them; give a context",
+            param=context.param,
+        )
+    # Before a text, pairs.py has its own rule; a label that is an id may be that very id.
+    return context.given if isinstance(labels[0], str) else [encoder.prefix_id]
+
+
+def _mixed(param: str) -> NoReturn:
+    raise InvalidRequest(
+        f"query and {param} must be of one kind: both texts, or both token ids", param=param
+    )
+
+
+def _in_our_terms(
+    error: InvalidRequest, contexts: Sequence[Context], labels_param: str | None
+) -> InvalidRequest:
+    """A refusal that names a pair of `/score`, in the terms of who sent an item and labels."""
+    found = _PAIR.fullmatch(error.param or "")
+    if found is None:
+        return error
+    context = contexts[int(found[1])].param
+    param = context if labels_param is None else f"{labels_param}[{found[2]}]"
+    label = "the answer" if labels_param is None else param
+    message = error.message.replace(found[0], f"{label} after {context}")
+    return InvalidRequest(message, param=param, code=error.code)
