@@ -18,7 +18,26 @@ import mlxscore_client.lm_eval  # noqa: F401  (registers the model type)
 from mlxscore_server.default_model import DEFAULT_MODEL_NAME, ensure_default_model
 from mlxscore_server.settings import Settings
 
-WORDS = "river stone paper cloud bread glass night sugar the a of and in under over red old small".split()
+WORDS = [
+    "river",
+    "stone",
+    "paper",
+    "cloud",
+    "bread",
+    "glass",
+    "night",
+    "sugar",
+    "the",
+    "a",
+    "of",
+    "and",
+    "in",
+    "under",
+    "over",
+    "red",
+    "old",
+    "small",
+]
 QUESTIONS = 25
 DOCUMENTS = 20
 

@@ -62,7 +62,7 @@ BAD_FIELDS: list[tuple[Any, str | None, str]] = [
     (one(context=[1], continuations=[[1], [[2]]]), "items[0].continuations[1][0]", "integer"),
     (one(**GOOD, id=7), "items[0].id", "string"),
     (one(context="a", contination="b"), "items[0].contination", "continuation"),
-    (one(**GOOD, text="c"), "items[0].text", "known"),
+    (one(**GOOD, text="c"), "items[0]", "exactly one"),
     (text(retrun_tokens=True), "retrun_tokens", "return_tokens"),
     (text(prompt="a"), "prompt", "known"),
     (text(return_tokens="yes"), "return_tokens", "boolean"),
@@ -210,7 +210,7 @@ def test_a_flood_of_errors(path: str) -> None:
     async def use(app: Running) -> None:
         response = await app.client.post("/score", json=body)
         assert response.status_code == 400
-        param = {"items": "items[0].context", "context": "items[0].context[0]"}.get(
+        param = {"items": "items[0]", "context": "items[0].context[0]"}.get(
             path, "items[0].continuations[0]"
         )
         assert error_of(response).param == param

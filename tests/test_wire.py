@@ -50,7 +50,7 @@ def test_texts_and_ids_stay_what_they_are() -> None:
     [
         ("contnuation", "did you mean 'continuation'?"),
         ("contexts", "did you mean 'context'?"),
-        ("zzz", "known: context, continuation, continuations, id"),
+        ("zzz", "known: context, messages, continuation, continuations, text, ids, id"),
     ],
 )
 def test_an_unknown_field_of_an_item_gets_a_hint(name: str, hint: str) -> None:

@@ -111,7 +111,9 @@ def _plain_item(item: Any) -> Any:
 def _invalid(error: ValidationError, caller_path: Callable[[str], str]) -> InvalidRequestError:
     found = error.errors(include_url=False, include_context=False, include_input=False)
     first = found[0]
-    param = caller_path(_path(first["loc"]))
+    path = _path(first["loc"])
+    # What an item as a whole lacks has the item's path.
+    param = caller_path(f"{path}.context" if first["type"] == "no_context" else path)
     others = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
     where = f"{param}: " if param else ""
     return InvalidRequestError(f"{where}{first['msg']}{others}", param=param or None)

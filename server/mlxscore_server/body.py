@@ -94,6 +94,8 @@ def _invalid(found: list[ErrorDetails]) -> InvalidRequest:
         what = first["msg"].removeprefix("Invalid JSON: ")
         return InvalidRequest(f"the body is not valid JSON: {what}", code="invalid_json")
     param = _path(first["loc"])
+    if first["type"] == "no_context":  # found by looking at the whole item
+        param += ".context"
     message = _sentence(param, first)
     if len(message) > _MAX_MESSAGE:
         message = f"{message[:_MAX_MESSAGE]}..."
@@ -130,7 +132,7 @@ def _sentence(param: str, error: ErrorDetails) -> str:
             return f"{param}: {error['msg']}" if param else error["msg"]
         case "one_of":
             return f"{where}: {error['msg']}"
-        case "lone_surrogate" | "not_json":
+        case "lone_surrogate" | "not_json" | "no_context":
             return f"{where} {error['msg']}"
         case _:
             return f"{where} {error['msg'].removeprefix('Input ')}, not {_quoted(got)}"

@@ -68,7 +68,10 @@ class ScoreItem(Request):
         if not subjects and not given:
             raise _one_of(f"give exactly one of {_QUOTED} (got none)")
         if not subjects:
-            raise PydanticCustomError("no_context", "context is required")
+            raise PydanticCustomError(
+                "no_context",
+                "is required: it must be a text (string) or a list of token ids (integers)",
+            )
         if self.whole is not None:
             if given:
                 raise _one_of(
