@@ -17,8 +17,9 @@ from server_process import ServerProcess
 from transformers import PreTrainedTokenizerFast
 
 from mlxscore_client import wire
+from mlxscore_server.contexts import label_contexts
 from mlxscore_server.errors import InvalidRequest
-from mlxscore_server.labels import LabelRows, label_contexts, label_rows
+from mlxscore_server.labels import LabelRows, label_rows
 from mlxscore_server.pairs import EncodedItem, encode_items
 from mlxscore_server.tokens import Encoder
 
@@ -171,6 +172,22 @@ def test_many_items_are_written_off_the_loop_all_the_same() -> None:
     async def use(app: Running) -> None:
         body = {"query": "a", "items": ["b"] * 700, "label_token_ids": [5, 6]}
         assert len(scored(await app.client.post("/v1/score", json=body))) == 700
+
+    with_app(use)
+
+
+def test_the_schema_s_examples_work() -> None:
+    async def use(app: Running) -> None:
+        schema = (await app.client.get("/openapi.json")).json()
+        for path, kind, answer in (
+            ("/v1/score", "LabelScoreRequest", wire.LabelScoreResponse),
+            ("/generative_scoring", "GenerativeScoringRequest", wire.GenerativeScoringResponse),
+            ("/rerank", "RerankRequest", wire.RerankResponse),
+        ):
+            (example,) = schema["components"]["schemas"][kind]["examples"]
+            assert (await app.client.post(path, json=example)).status_code == 200
+            stated = schema["paths"][path]["post"]["responses"]["200"]
+            answer.model_validate(stated["content"]["application/json"]["example"])
 
     with_app(use)
 

@@ -1,33 +1,23 @@
-"""Label scoring: query, items and labels to rows, the rows' scores to probabilities. Knows no HTTP, no MLX.
+"""Label scoring: contexts and labels to rows, the rows' scores to probabilities. Knows no HTTP, no MLX.
 
-Each item with the query is a context; each label is a continuation of it, by the rules of pairs.py. So the
-N one-token labels of an item are N rows with the same inputs, which the model reads once.
+Each label is a continuation of its context, by the rules of pairs.py. So the N one-token labels of a
+context are N rows with the same inputs, which the model reads once.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn
 
 import numpy as np
 
-from mlxscore_client.wire import LabelRequest, ScoreItem, Truncation
+from mlxscore_client.wire import ScoreItem, Truncation
+from mlxscore_server.contexts import Context
 from mlxscore_server.errors import InvalidRequest, NonFiniteLogits
 from mlxscore_server.pairs import EncodedItem, encode_items
-from mlxscore_server.row import Ids, Row, RowScore
+from mlxscore_server.row import Row, RowScore
 from mlxscore_server.tokens import Encoder
 
 _PAIR = re.compile(r"items\[(\d+)\]\.continuations\[(\d+)\]")
-
-
-@dataclass(frozen=True)
-class Context:
-    """What stands before the labels."""
-
-    given: str | list[int]
-    """A text may join with a label that follows it; ids are used as given."""
-    param: str
-    """The path of the field that it came from."""
 
 
 @dataclass(frozen=True)
@@ -62,24 +52,6 @@ class LabelRows:
             return (weights / weights.sum(axis=1, keepdims=True)).tolist()
         # Rounding may leave a logprob a little above 0.
         return np.minimum(np.exp(sums), 1.0).tolist()
-
-
-def label_contexts(encoder: Encoder, request: LabelRequest) -> list[Context]:
-    """Query with each item. Raises InvalidRequest where one is text and the other ids."""
-    query, items = request.query, request.items
-    names = ["items"] if isinstance(items, str) else [f"items[{i}]" for i in range(len(items))]
-    listed = [items] if isinstance(items, str) else items
-    if isinstance(query, str):
-        texts = [item if isinstance(item, str) else _mixed(names[0]) for item in listed]
-        return _of_texts(encoder, request, query, texts, names)
-    verbatim = encoder.verbatim(query, "query").tolist()
-    found: list[Context] = []
-    for item, name in zip(listed, names, strict=True):
-        if isinstance(item, str):
-            _mixed(name)
-        ids = encoder.verbatim(item, name).tolist()
-        found.append(Context(ids + verbatim if request.item_first else verbatim + ids, name))
-    return found
 
 
 def label_rows(
@@ -132,26 +104,6 @@ def label_rows(
     return LabelRows(rows, [c.param for c in contexts], len(labels), prompt_tokens)
 
 
-def _of_texts(
-    encoder: Encoder, request: LabelRequest, query: str, items: Sequence[str], names: Sequence[str]
-) -> list[Context]:
-    if request.tokenization == "joint":
-        return [
-            Context(item + query if request.item_first else query + item, name)
-            for item, name in zip(items, names, strict=True)
-        ]
-    prefix = encoder.prefix_ids if request.add_special_tokens else ()
-    first, *others = encoder.encode_texts([query, *items])
-    found: list[Context] = []
-    for item, name in zip(others, names, strict=True):
-        whole: Ids = np.concatenate([item, first] if request.item_first else [first, item])
-        ids = encoder.with_specials(whole, prefix)
-        if len(ids):
-            encoder.check_bound(ids, name)
-        found.append(Context(ids.tolist(), name))
-    return found
-
-
 def _not_empty(
     encoder: Encoder, context: Context, labels: Sequence[str] | Sequence[int]
 ) -> str | list[int]:
@@ -165,12 +117,6 @@ def _not_empty(
         )
     # Before a text, pairs.py has its own rule; a label that is an id may be that very id.
     return context.given if isinstance(labels[0], str) else [encoder.prefix_id]
-
-
-def _mixed(param: str) -> NoReturn:
-    raise InvalidRequest(
-        f"query and {param} must be of one kind: both texts, or both token ids", param=param
-    )
 
 
 def _in_our_terms(

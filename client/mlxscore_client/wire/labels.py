@@ -105,9 +105,9 @@ class LabelScoreRequest(LabelRequest):
         json_schema_extra={
             "examples": [
                 {
-                    "query": "Is the following city the capital of France? ",
-                    "items": ["Paris", "London"],
-                    "labels": [" Yes", " No"],
+                    "query": "The opposite of ",
+                    "items": ["hot is", "big is"],
+                    "labels": [" cold", " small"],
                 }
             ]
         }
@@ -121,9 +121,9 @@ class GenerativeScoringRequest(LabelRequest):
         json_schema_extra={
             "examples": [
                 {
-                    "query": "Is this city the capital of France?",
-                    "items": ["Paris", "London"],
-                    "labels": [" Yes", " No"],
+                    "query": "The opposite of",
+                    "items": [" hot is", " big is"],
+                    "labels": [" cold", " small"],
                 }
             ]
         }

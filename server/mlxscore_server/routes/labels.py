@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from mlxscore_client import wire
 from mlxscore_server.body import parse
+from mlxscore_server.contexts import label_contexts
 from mlxscore_server.errors import (
     BodyTooLarge,
     InvalidRequest,
@@ -17,7 +18,7 @@ from mlxscore_server.errors import (
     ScoringFailed,
     WrongContentType,
 )
-from mlxscore_server.labels import LabelRows, label_contexts, label_rows
+from mlxscore_server.labels import LabelRows, label_rows
 from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.documented import body, documented
 from mlxscore_server.routes.labelled import LabelAnswer, check_model
@@ -37,14 +38,14 @@ _ERRORS = (
     NotReady,
 )
 _USAGE: dict[str, Any] = {
-    "prompt_tokens": 20,
-    "total_tokens": 20,
+    "prompt_tokens": 10,
+    "total_tokens": 10,
     "completion_tokens": 0,
-    "computed_tokens": 20,
+    "computed_tokens": 10,
     "cached_tokens": 0,
 }
 _SCORES: dict[str, Any] = {
-    "scores": [[0.52, 0.11], [0.21, 0.34]],
+    "scores": [[0.684, 7.54e-06], [0.000255, 0.184]],
     "model": "SmolLM2-135M-Instruct",
     "usage": _USAGE,
     "object": "scoring",
@@ -55,8 +56,8 @@ _GENERATIVE: dict[str, Any] = {
     "created": 1767225600,
     "model": "SmolLM2-135M-Instruct",
     "data": [
-        {"index": 0, "object": "score", "score": 0.83},
-        {"index": 1, "object": "score", "score": 0.38},
+        {"index": 0, "object": "score", "score": 0.99999},
+        {"index": 1, "object": "score", "score": 0.00138},
     ],
     "usage": _USAGE,
 }

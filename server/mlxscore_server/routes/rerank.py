@@ -7,6 +7,7 @@ from fastapi import APIRouter, Request, Response
 
 from mlxscore_client import wire
 from mlxscore_server.body import parse
+from mlxscore_server.contexts import Context
 from mlxscore_server.errors import (
     BodyTooLarge,
     InvalidRequest,
@@ -16,7 +17,7 @@ from mlxscore_server.errors import (
     ScoringFailed,
     WrongContentType,
 )
-from mlxscore_server.labels import Context, label_rows
+from mlxscore_server.labels import label_rows
 from mlxscore_server.question import question_for
 from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.documented import body, documented
@@ -30,17 +31,17 @@ _EXAMPLE: dict[str, Any] = {
     "id": "rerank-0d7c9f5e8a4b4c0f9a51a2f6f3b1c2d3",
     "model": "SmolLM2-135M-Instruct",
     "usage": {
-        "prompt_tokens": 96,
-        "total_tokens": 96,
+        "prompt_tokens": 111,
+        "total_tokens": 111,
         "completion_tokens": 0,
-        "computed_tokens": 96,
+        "computed_tokens": 111,
         "cached_tokens": 0,
     },
     "results": [
         {
             "index": 1,
             "document": {"text": "The capital of France is Paris."},
-            "relevance_score": 0.73,
+            "relevance_score": 0.288,
         }
     ],
 }
