@@ -5,7 +5,7 @@ The tokenizer and the encoder are real, the engine around them too; only the sco
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -164,3 +164,21 @@ async def running(*, tokenizer: Any = None, **settings: Any) -> AsyncGenerator[R
 def loglikelihood(continuation: str | bytes) -> float:
     data = continuation.encode() if isinstance(continuation, str) else continuation
     return -sum(data) / 256
+
+
+def with_app(use: Callable[[Running], Awaitable[None]], **settings: Any) -> None:
+    async def main() -> None:
+        async with running(**settings) as app:
+            await use(app)
+
+    asyncio.run(main())
+
+
+def error_of(response: httpx.Response) -> wire.ErrorBody:
+    """The error of an answer, which must be the envelope and nothing else."""
+    assert response.headers["content-type"] == "application/json"
+    assert response.headers["x-request-id"]
+    body = response.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    return wire.ErrorBody(**body["error"])

@@ -4,36 +4,27 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import httpx
 import pytest
-from fakes import BOOM, DIE, INFINITE, MAX_MODEL_LEN, NAME, NAN, Running, loglikelihood, running
+from fakes import (
+    BOOM,
+    DIE,
+    INFINITE,
+    MAX_MODEL_LEN,
+    NAME,
+    NAN,
+    Running,
+    error_of,
+    loglikelihood,
+    with_app,
+)
 
 from mlxscore_client import wire
 from mlxscore_server.app import create_app
 from mlxscore_server.engine import Engine
 from mlxscore_server.resident import Loaded
 from mlxscore_server.settings import Settings
-
-
-def with_app(use: Callable[[Running], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with running(**settings) as app:
-            await use(app)
-
-    asyncio.run(main())
-
-
-def error_of(response: httpx.Response) -> wire.ErrorBody:
-    """The error of an answer, which must be the envelope and nothing else."""
-    assert response.headers["content-type"] == "application/json"
-    assert response.headers["x-request-id"]
-    body = response.json()
-    assert set(body) == {"error"}
-    assert set(body["error"]) == {"message", "type", "param", "code"}
-    return wire.ErrorBody(**body["error"])
 
 
 def test_the_whole_answer() -> None:

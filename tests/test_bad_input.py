@@ -13,8 +13,14 @@ from typing import Any
 
 import httpx
 import pytest
-from fakes import MAX_MODEL_LEN, NAME, VOCAB_SIZE, Running
-from test_app import error_of, with_app
+from fakes import (
+    MAX_MODEL_LEN,
+    NAME,
+    VOCAB_SIZE,
+    Running,
+    error_of,
+    with_app,
+)
 
 from mlxscore_server.envelope import LINGER_BYTES
 from mlxscore_server.server import Server, bind

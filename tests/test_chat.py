@@ -1,13 +1,15 @@
 """Messages as a context: through the model's chat template, and no second BOS."""
 
-import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
-from fakes import Running, running
+from fakes import (
+    Running,
+    with_app,
+)
 from server_process import ServerProcess
 from tiny_tokenizers import BOS, byte_level, sentencepiece
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -37,14 +39,6 @@ TALK = [
     {"role": "user", "content": "Capital of France?"},
 ]
 RENDERED = "[system]Be brief.\n[user]Capital of France?\n[assistant]\n"
-
-
-def with_app(use: Callable[[Running], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with running(**settings) as app:
-            await use(app)
-
-    asyncio.run(main())
 
 
 def error_of(response: httpx.Response) -> wire.ErrorBody:

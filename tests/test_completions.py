@@ -3,14 +3,21 @@
 import asyncio
 import itertools
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 import tiny_tokenizers
-from fakes import BOS, MAX_MODEL_LEN, NAN, Running, running
+from fakes import (
+    BOS,
+    MAX_MODEL_LEN,
+    NAN,
+    Running,
+    error_of,
+    with_app,
+)
 from openai import AsyncOpenAI, BadRequestError, OpenAI
 from server_process import ServerProcess
 
@@ -20,14 +27,6 @@ CAP = 20
 ABSENT = object()
 TEXTS = ["The capital of France is Paris.", "Été 日本 👍🏽 naïve ‘x’"]
 SHAPES = ["text", "texts", "ids", "id_lists"]
-
-
-def with_app(use: Callable[[Running], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        async with running(**options) as app:
-            await use(app)
-
-    asyncio.run(main())
 
 
 async def complete(app: Running, **body: Any) -> httpx.Response:
@@ -40,10 +39,6 @@ async def choices(app: Running, **body: Any) -> list[dict[str, Any]]:
     # Nothing in an answer may be missing from what the documentation shows.
     wire.CompletionResponse.model_validate_json(response.content)
     return response.json()["choices"]
-
-
-def error_of(response: httpx.Response) -> wire.ErrorBody:
-    return wire.ErrorResponse.model_validate_json(response.content).error
 
 
 # --- the openai package against the real server ---

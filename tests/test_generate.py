@@ -1,8 +1,6 @@
 """`POST /generate` as SGLang's clients and lm-evaluation-harness's `sglang-generate` send and read it."""
 
-import asyncio
 import re
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
@@ -17,7 +15,7 @@ from fakes import (
     Running,
     byte_tokenizer,
     loglikelihood,
-    running,
+    with_app,
 )
 from pydantic import TypeAdapter
 from server_process import ServerProcess
@@ -31,14 +29,6 @@ from mlxscore_server.tokens import Encoder
 ONE = {"max_new_tokens": 1, "temperature": 0}
 NONE = {"max_new_tokens": 0}
 ANSWER: TypeAdapter[Any] = TypeAdapter(wire.GenerateResponse | list[wire.GenerateResponse])
-
-
-def with_app(use: Callable[[Running], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with running(**settings) as app:
-            await use(app)
-
-    asyncio.run(main())
 
 
 async def ask(app: Running, **body: Any) -> Any:

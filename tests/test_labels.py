@@ -1,10 +1,9 @@
 """Label probabilities: SGLang's /v1/score and vLLM's /generative_scoring."""
 
-import asyncio
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,15 @@ import httpx
 import numpy as np
 import pytest
 import tiny_tokenizers
-from fakes import INFINITE, MAX_MODEL_LEN, NAME, NAN, VOCAB_SIZE, Running, running
+from fakes import (
+    INFINITE,
+    MAX_MODEL_LEN,
+    NAME,
+    NAN,
+    VOCAB_SIZE,
+    Running,
+    with_app,
+)
 from server_process import ServerProcess
 from transformers import PreTrainedTokenizerFast
 
@@ -24,14 +31,6 @@ from mlxscore_server.pairs import EncodedItem, encode_items
 from mlxscore_server.tokens import Encoder
 
 BOTH = pytest.mark.parametrize("path", ["/v1/score", "/generative_scoring"])
-
-
-def with_app(use: Callable[[Running], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with running(**settings) as app:
-            await use(app)
-
-    asyncio.run(main())
 
 
 def chance(*ids: int) -> float:

@@ -1,10 +1,8 @@
 """Reranking: the question, its template, and the order of the answer."""
 
-import asyncio
 import json
 import math
 import re
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,14 @@ import fakes
 import httpx
 import numpy as np
 import pytest
-from fakes import INFINITE, MAX_MODEL_LEN, NAME, ByteScorer, Running, running
+from fakes import (
+    INFINITE,
+    MAX_MODEL_LEN,
+    NAME,
+    ByteScorer,
+    Running,
+    with_app,
+)
 from pydantic import ValidationError
 from server_process import ServerProcess
 
@@ -24,14 +29,6 @@ from mlxscore_server.settings import Settings
 
 PATHS = ["/rerank", "/v1/rerank", "/v2/rerank"]
 TEMPLATE = "Q {query} D {document} A"
-
-
-def with_app(use: Callable[[Running], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with running(**settings) as app:
-            await use(app)
-
-    asyncio.run(main())
 
 
 @pytest.fixture

@@ -4,13 +4,19 @@ import asyncio
 import base64
 import math
 import threading
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from fakes import INFINITE, MAX_MODEL_LEN, NAN, VOCAB_SIZE, Running, running
+from fakes import (
+    INFINITE,
+    MAX_MODEL_LEN,
+    NAN,
+    VOCAB_SIZE,
+    Running,
+    with_app,
+)
 from server_process import ServerProcess
 
 from mlxscore_client import wire
@@ -20,14 +26,6 @@ from mlxscore_server.resident import Loaded
 from mlxscore_server.settings import Settings
 
 PATH = "/get_sequence_logprobs/"
-
-
-def with_app(use: Callable[[Running], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with running(**settings) as app:
-            await use(app)
-
-    asyncio.run(main())
 
 
 def trl_body(

@@ -3,13 +3,20 @@
 import asyncio
 import json
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from fakes import MAX_MODEL_LEN, NAME, Running, byte_tokenizer, running
+from fakes import (
+    MAX_MODEL_LEN,
+    NAME,
+    Running,
+    byte_tokenizer,
+    error_of,
+    with_app,
+)
 from server_process import ServerProcess
 from tiny_tokenizers import BOS, EOS, byte_level, sentencepiece
 from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
@@ -27,20 +34,6 @@ TEXTS = [
     *("The Answer is true", "true", " true", "  two  spaces  ", "don 't , stop .", "\n\ttrue\n"),
     *("日本é🎉", f"{BOS}true", f"a{EOS}true{BOS} true", f"{EOS}", f" {BOS}", "e" * 300),
 ]
-
-
-def with_app(use: Callable[[Running], Awaitable[None]], **settings: Any) -> None:
-    async def main() -> None:
-        async with running(**settings) as app:
-            await use(app)
-
-    asyncio.run(main())
-
-
-def error_of(response: httpx.Response) -> wire.ErrorBody:
-    body = response.json()
-    assert set(body) == {"error"}
-    return wire.ErrorBody(**body["error"])
 
 
 async def tokens_of(app: Running, prompt: str, **options: Any) -> list[int]:

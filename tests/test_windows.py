@@ -9,11 +9,19 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from fakes import BOS, MAX_MODEL_LEN, NAN, VOCAB_SIZE, Running, loglikelihood
+from fakes import (
+    BOS,
+    MAX_MODEL_LEN,
+    NAN,
+    VOCAB_SIZE,
+    Running,
+    error_of,
+    loglikelihood,
+    with_app,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from server_process import ServerProcess
-from test_app import error_of, with_app
 from tiny_tokenizers import byte_level, sentencepiece
 from tokenizers import normalizers
 

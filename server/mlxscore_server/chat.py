@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
 
+from mlxscore_client import wire
 from mlxscore_server.errors import InvalidRequest
 
 _MAX_MESSAGE = 300  # characters of what a template says: one may quote all of the conversation
@@ -28,6 +29,15 @@ class ChatOptions:
     """Whether the last message is left open."""
     template_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """More variables for the template."""
+
+    @staticmethod
+    def of(request: wire.ScoreRequest | wire.TokenizeRequest) -> "ChatOptions":
+        """As a request says."""
+        return ChatOptions(
+            request.add_generation_prompt,
+            request.continue_final_message,
+            request.chat_template_kwargs or {},
+        )
 
 
 class Chat:

@@ -7,8 +7,8 @@ from typing import Any
 
 from mlxscore_server.pieces import Pieces
 
-# What is tried to learn a tokenizer's ways: a small vocabulary may lack a letter.
-_PROBES = ("a", "A", "0", ".")
+# What is tried to learn a tokenizer's ways: a small vocabulary (DNA, proteins) may lack a letter.
+PROBES = ("a", "A", "0", ".")
 _SPECIALS = 8
 
 
@@ -37,11 +37,11 @@ class Decoder:
         return "".join(self._parts(ids)) if self._apart else self._whole(ids)
 
     def _loses_space(self) -> bool:
-        return any(self._whole(self._encode(f"  {probe}")) == f" {probe}" for probe in _PROBES)
+        return any(self._whole(self._encode(f"  {probe}")) == f" {probe}" for probe in PROBES)
 
     def _needs_parts(self) -> bool:
         special = (t.content for t in self._tokenizer.added_tokens_decoder.values() if t.special)
-        for text in (token + probe for token in islice(special, _SPECIALS) for probe in _PROBES):
+        for text in (token + probe for token in islice(special, _SPECIALS) for probe in PROBES):
             ids = self._encode(text)
             if self._whole(ids) == text:
                 return False
@@ -64,15 +64,9 @@ class Decoder:
             (text,) = self._backend.decode_batch([ids], skip_special_tokens=False)
             return f" {text}" if self._eats_space and text.startswith(" ") else str(text)
         with self._lock:
-            known = [i for i in ids if self._is_known(i)]
+            known = [i for i in ids if self._pieces.token(i) is not None]
             return str(
                 self._tokenizer.decode(
                     known, skip_special_tokens=False, clean_up_tokenization_spaces=False
                 )
             )
-
-    def _is_known(self, token_id: int) -> bool:
-        try:
-            return self._tokenizer.convert_ids_to_tokens(token_id) is not None
-        except (IndexError, KeyError):  # how Python tokenizers answer beyond their vocabulary
-            return False

@@ -9,6 +9,7 @@ import numpy as np
 from mlxscore_client.wire import GenerateRequest, SamplingParams
 from mlxscore_server.errors import InvalidRequest
 from mlxscore_server.prompts import encode_each
+from mlxscore_server.refusals import check_length, check_top, refuse_set, unsupported_value
 from mlxscore_server.row import Ids, Row
 from mlxscore_server.settings import Settings
 from mlxscore_server.spread import Spread
@@ -69,7 +70,7 @@ class Generation:
 
 def generations(request: GenerateRequest, encoder: Encoder, settings: Settings) -> list[Generation]:
     """Each prompt's ids and rows, in order. Raises InvalidRequest, which names the field."""
-    _refuse(request)
+    refuse_set(request, _REFUSED)
     single, prompts, field = request.single, *_prompts(request)
     params = [field] if single else [f"{field}[{i}]" for i in range(len(prompts))]
     if not prompts:
@@ -83,7 +84,12 @@ def generations(request: GenerateRequest, encoder: Encoder, settings: Settings) 
     logprobs = spread.of("return_logprob", request.return_logprob, False)
     starts = spread.named("logprob_start_len", request.logprob_start_len)
     tops = [
-        _bounded(top or 0, where, settings.max_logprobs, encoder.num_embeddings)
+        check_top(
+            top or 0,
+            where,
+            max_logprobs=settings.max_logprobs,
+            vocab_size=encoder.num_embeddings,
+        )
         for top, where in spread.named("top_logprobs_num", request.top_logprobs_num)
     ]
     token_ids = [
@@ -92,7 +98,13 @@ def generations(request: GenerateRequest, encoder: Encoder, settings: Settings) 
     found: list[Generation] = []
     for i, ids in enumerate(encode_each(encoder, prompts, params, add_special_tokens=True)):
         wanted = token_ids[i] if logprobs[i] else token_ids[i][:0]
-        _check_length(encoder, params[i], ids, bool(new_tokens[i] or len(wanted)))
+        check_length(
+            len(ids),
+            encoder.max_model_len,
+            params[i],
+            new_tokens=bool(new_tokens[i] or len(wanted)),
+            new_shown=" and one more comes after them",
+        )
         start = _start(*starts[i], len(ids), params[i], has_token_ids=len(wanted) > 0)
         top = tops[i] if logprobs[i] else 0
         row = _row(ids, start if logprobs[i] else len(ids) - 1, top, new_tokens[i])
@@ -111,18 +123,12 @@ def _prompts(request: GenerateRequest) -> tuple[Sequence[str | list[int]], str]:
     return cast("list[list[int]]", [ids] if request.single else ids), "input_ids"
 
 
-def _refuse(request: GenerateRequest) -> None:
-    for name in _REFUSED:
-        if value := getattr(request, name):
-            raise _unsupported(name, value)
-
-
 def _new_tokens(given: SamplingParams | None, where: str) -> int:
     """0 or 1; raises InvalidRequest for anything else, and for what would change which token comes."""
     for name, neutral in _NEUTRAL.items():
         value = None if given is None else getattr(given, name)
         if value is not None and value != neutral:
-            raise _unsupported(f"{where}.{name}", value)
+            raise unsupported_value(f"{where}.{name}", value)
     wanted = None if given is None else given.max_new_tokens
     if wanted is None or wanted > 1:
         what = "is required" if wanted is None else f"is {wanted}"
@@ -133,37 +139,6 @@ def _new_tokens(given: SamplingParams | None, where: str) -> int:
             code="unsupported",
         )
     return wanted
-
-
-def _unsupported(param: str, value: object) -> InvalidRequest:
-    return InvalidRequest(
-        f"{param} is not supported: this service scores given text and adds at most the one most likely "
-        f"token (got {str(value)[:60]!r})",
-        param=param,
-        code="unsupported",
-    )
-
-
-def _bounded(k: int, param: str, max_logprobs: int, vocab_size: int) -> int:
-    if k > max_logprobs:
-        raise InvalidRequest(
-            f"{param} is {k}, the limit (--max-logprobs) is {max_logprobs}", param=param
-        )
-    if k > vocab_size:
-        raise InvalidRequest(f"{param} is {k}, the model has {vocab_size} tokens", param=param)
-    return k
-
-
-def _check_length(encoder: Encoder, param: str, ids: Ids, adds_token: bool) -> None:
-    limit = encoder.max_model_len
-    if limit is None or len(ids) + adds_token <= limit:
-        return
-    more = " and one more comes after them" if adds_token else ""
-    raise InvalidRequest(
-        f"{param} has {len(ids)} tokens{more}, the model's limit is {limit}",
-        param=param,
-        code="context_length_exceeded",
-    )
 
 
 def _start(given: int | None, where: str, length: int, prompt: str, *, has_token_ids: bool) -> int:

@@ -16,14 +16,14 @@ The rules, once:
 * A whole text has no context: `whole_text` and `windows` say what becomes of it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
 
 import numpy as np
 
 from mlxscore_client.wire import Boundary, ScoreItem, Truncation
 from mlxscore_server.chat import ChatOptions
+from mlxscore_server.drafts import Draft, Texts, WholeDraft
 from mlxscore_server.errors import InvalidRequest
 from mlxscore_server.row import Ids
 from mlxscore_server.tokens import Encoder
@@ -89,11 +89,11 @@ def encode_items(
     """
     prefix = () if add_special_tokens is False else encoder.prefix_ids
     chat_prefix = encoder.prefix_ids if add_special_tokens else ()
-    texts = _Texts(encoder, chat or ChatOptions())
+    texts = Texts(encoder, chat or ChatOptions())
     drafts = [
-        _Draft(texts, item, f"items[{i}]", boundary)
+        Draft(texts, item, f"items[{i}]", boundary)
         if item.whole is None
-        else _WholeDraft(texts, item.whole, f"items[{i}]")
+        else WholeDraft(texts, item.whole, f"items[{i}]")
         for i, item in enumerate(items)
     ]
     texts.encode()
@@ -101,7 +101,7 @@ def encode_items(
         windowing = Windowing.of(None, None, limit=encoder.max_model_len)
     return [
         encode_whole(encoder, draft.given, texts.ids(draft.source), windowing, draft.param)
-        if isinstance(draft, _WholeDraft)
+        if isinstance(draft, WholeDraft)
         else _finish(encoder, draft, texts, chat_prefix if draft.is_chat else prefix, truncation)
         for draft in drafts
     ]
@@ -109,8 +109,8 @@ def encode_items(
 
 def _finish(
     encoder: Encoder,
-    draft: "_Draft",
-    texts: "_Texts",
+    draft: Draft,
+    texts: Texts,
     prefix: tuple[int, ...],
     truncation: Truncation,
 ) -> EncodedItem:
@@ -124,22 +124,15 @@ def _finish(
         truncated = max(truncated, cut)
         # Text goes through the same bound: a tokenizer may not fit the weights.
         encoder.check_bound(whole.ids, param)
-        as_bytes = (
-            continuation.encode()
-            if isinstance(continuation, str)
-            else b"".join(map(encoder.pieces.piece, continuation))
-        )
-        num_chars = len(
-            continuation if isinstance(continuation, str) else as_bytes.decode(errors="replace")
-        )
+        text, num_bytes = encoder.as_sent(continuation)
         pairs.append(
-            EncodedPair(whole.ids[cut:], whole.start - cut, whole.merged, len(as_bytes), num_chars)
+            EncodedPair(whole.ids[cut:], whole.start - cut, whole.merged, num_bytes, len(text))
         )
     return EncodedItem(context_tokens, truncated, pairs)
 
 
 def _join(
-    encoder: Encoder, draft: "_Draft", j: int, texts: "_Texts", prefix: tuple[int, ...], param: str
+    encoder: Encoder, draft: Draft, j: int, texts: Texts, prefix: tuple[int, ...], param: str
 ) -> _Whole:
     context, continuation = texts.ids(draft.context), texts.ids(draft.seconds[j])
     if isinstance(draft.context, str):
@@ -212,99 +205,6 @@ def _cut(encoder: Encoder, whole: _Whole, truncation: Truncation, param: str) ->
             code="context_length_exceeded",
         )
     return length - limit
-
-
-class _Texts:
-    """The distinct texts of a request, encoded in one call: a shared context is encoded once."""
-
-    def __init__(self, encoder: Encoder, chat: ChatOptions) -> None:
-        self._encoder = encoder
-        self._chat = chat
-        self._index: dict[str, int] = {}
-        self._encoded: list[Ids] = []
-
-    def add(self, text: str, param: str) -> str:
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise InvalidRequest(
-                f"{param} holds a lone surrogate, which no text can hold", param=param
-            ) from None
-        self._index.setdefault(text, len(self._index))
-        return text
-
-    def render(self, messages: Sequence[Mapping[str, Any]], param: str) -> str:
-        return self._encoder.chat.render(messages, self._chat, param)
-
-    def verbatim(self, ids: Sequence[int], param: str) -> Ids:
-        return self._encoder.verbatim(ids, param)
-
-    def encode(self) -> None:
-        self._encoded = self._encoder.encode_texts(list(self._index))
-
-    def ids(self, part: "str | Ids") -> Ids:
-        return self._encoded[self._index[part]] if isinstance(part, str) else part
-
-
-class _Draft:
-    """An item with its texts registered and its ids checked."""
-
-    def __init__(self, texts: _Texts, item: ScoreItem, param: str, boundary: Boundary) -> None:
-        given = item.all_continuations()
-        names = (
-            [f"{param}.continuation"]
-            if item.continuations is None
-            else [f"{param}.continuations[{j}]" for j in range(len(given))]
-        )
-        self.continuations = list(zip(given, names, strict=True))
-        self.is_chat = item.messages is not None
-        context_param = f"{param}.{'messages' if self.is_chat else 'context'}"
-        context = (
-            item.context if item.messages is None else texts.render(item.messages, context_param)
-        )
-        assert context is not None, "this is a bug"
-        only_text = isinstance(context, str) and all(isinstance(c, str) for c in given)
-        # An item whose continuations are of both kinds is encoded apart as a whole.
-        self.joint = only_text and boundary == "joint" and context != ""
-        moved = ""
-        if self.joint and not self.is_chat and isinstance(context, str) and context.strip():
-            kept = context.rstrip()
-            moved, context = context[len(kept) :], kept
-        self.context: str | Ids = (
-            texts.add(context, context_param)
-            if isinstance(context, str) and context
-            # An empty text has no ids, whatever a tokenizer puts before a first word.
-            else texts.verbatim(list[int]() if context == "" else context, context_param)
-        )
-        self.seconds: list[str | Ids] = []
-        """What is encoded for each continuation: with the context in front where it is joint."""
-        for continuation, name in self.continuations:
-            if not len(continuation):
-                _empty(name)
-            if isinstance(continuation, str):
-                texts_given = moved + continuation
-                if self.joint and isinstance(context, str):
-                    texts_given = context + texts_given
-                self.seconds.append(texts.add(texts_given, name))
-            else:
-                self.seconds.append(texts.verbatim(continuation, name))
-
-
-class _WholeDraft:
-    """A whole text, registered; or its ids, checked."""
-
-    def __init__(self, texts: _Texts, given: str | list[int], param: str) -> None:
-        self.given = given
-        self.param = f"{param}.{'text' if isinstance(given, str) else 'ids'}"
-        self.source: str | Ids = (
-            texts.add(given, self.param)
-            if isinstance(given, str)
-            else texts.verbatim(given, self.param)
-        )
-
-
-def _empty(param: str) -> NoReturn:
-    raise InvalidRequest(f"{param} is empty: there is nothing to score", param=param)
 
 
 def _common_prefix(a: Ids, b: Ids) -> int:

@@ -55,13 +55,18 @@ class Pieces:
             known = self._texts[token_id] = self.piece(token_id).decode("utf-8", "replace")
         return known
 
+    def token(self, token_id: int) -> str | None:
+        """The token as the vocabulary writes it; None beyond that."""
+        try:
+            found: str | None = self._tokenizer.convert_ids_to_tokens(token_id)
+        except (IndexError, KeyError):  # how Python tokenizers answer beyond their vocabulary
+            return None
+        return found
+
     def _make(self, token_id: int) -> bytes:
         if token_id in self._literal:
             return self._literal[token_id].encode("utf-8", "replace")
-        try:
-            token: str | None = self._tokenizer.convert_ids_to_tokens(token_id)
-        except (IndexError, KeyError):  # how Python tokenizers answer beyond their vocabulary
-            token = None
+        token = self.token(token_id)
         if token is None:
             return b""
         if self._kind == "byte-level":

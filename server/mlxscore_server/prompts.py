@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-import numpy as np
-
 from mlxscore_client.wire import CompletionRequest
 from mlxscore_server.errors import InvalidRequest
+from mlxscore_server.refusals import check_length, check_top, refuse_set
 from mlxscore_server.row import Ids, Row
 from mlxscore_server.tokens import Encoder
 
-# Fields that would change the answer, were they obeyed, and what they may be all the same.
+# Fields that would change the answer, were they obeyed.
 _REFUSED = (
     "suffix",
     "logit_bias",
@@ -59,14 +58,7 @@ class EncodedPrompt:
 
 def asked(request: CompletionRequest, *, max_logprobs: int, vocab_size: int) -> Asked:
     """The request's wishes; raises InvalidRequest for what this service does not do."""
-    for name in _REFUSED:
-        if value := getattr(request, name):
-            raise InvalidRequest(
-                f"{name} is not supported: this service scores given text and adds at most the one "
-                f"most likely token (got {str(value)[:60]!r})",
-                param=name,
-                code="unsupported",
-            )
+    refuse_set(request, _REFUSED)
     for name in ("n", "best_of"):
         value = getattr(request, name)
         if value is not None and value != 1:
@@ -95,15 +87,13 @@ def asked(request: CompletionRequest, *, max_logprobs: int, vocab_size: int) -> 
 def _bounded(name: str, k: int | None, max_logprobs: int, vocab_size: int) -> int | None:
     if k is None:
         return None
-    wanted = vocab_size if k == -1 else k
-    if wanted > max_logprobs:
-        asks = f"{k}, all {vocab_size} tokens" if k == -1 else str(k)
-        raise InvalidRequest(
-            f"{name} is {asks}; the limit (--max-logprobs) is {max_logprobs}", param=name
-        )
-    if wanted > vocab_size:
-        raise InvalidRequest(f"{name} is {k}, the model has {vocab_size} tokens", param=name)
-    return wanted
+    return check_top(
+        vocab_size if k == -1 else k,
+        name,
+        max_logprobs=max_logprobs,
+        vocab_size=vocab_size,
+        shown=f"-1 (all {vocab_size} tokens)" if k == -1 else None,
+    )
 
 
 def encode_prompts(
@@ -116,7 +106,14 @@ def encode_prompts(
     encoded = encode_each(encoder, prompts, params, add_special_tokens=add_special_tokens)
     for prompt, param, ids in zip(prompts, params, encoded, strict=True):
         kept = _truncated(encoder, request, asked, ids)
-        _check_length(encoder, asked, kept, param)
+        check_length(
+            len(kept),
+            encoder.max_model_len,
+            param,
+            new_tokens=asked.next_token,
+            new_shown=" and max_tokens is 1",
+            hint="; truncate_prompt_tokens cuts prompts",
+        )
         text = prompt if isinstance(prompt, str) and len(kept) == len(ids) else None
         found.append(EncodedPrompt(param, text, kept, _row(asked, kept)))
     return found
@@ -131,14 +128,12 @@ def encode_each(
 ) -> list[Ids]:
     """Each prompt's ids, never none at all: text with the tokenizer's special tokens before it or without,
     ids as they are. Raises InvalidRequest, which names the prompt."""
-    prefix = encoder.prefix_ids if add_special_tokens else ()
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-    encoded = iter(encoder.encode_texts(texts))
+    encoded = iter(encoder.encode_prompts(texts, add_special_tokens=add_special_tokens))
     found: list[Ids] = []
     for prompt, param in zip(prompts, params, strict=True):
         if isinstance(prompt, str):
             ids = next(encoded)
-            ids = encoder.with_specials(ids, prefix) if len(ids) else np.array(prefix, np.int32)
             if not len(ids):
                 raise InvalidRequest(f"{param} is empty: it encodes to no tokens", param=param)
             encoder.check_bound(ids, param)
@@ -174,20 +169,6 @@ def _truncated(encoder: Encoder, request: CompletionRequest, asked: Asked, ids: 
             return ids
         longest = max(1, encoder.max_model_len - asked.next_token)
     return ids[:longest] if request.truncation_side == "right" else ids[-longest:]
-
-
-def _check_length(encoder: Encoder, asked: Asked, ids: Ids, param: str) -> None:
-    limit = encoder.max_model_len
-    if limit is None or len(ids) + asked.next_token <= limit:
-        return
-    what = f"{len(ids)} tokens"
-    if asked.next_token:
-        what += " and max_tokens is 1"
-    raise InvalidRequest(
-        f"{param} has {what}, the model's limit is {limit}; truncate_prompt_tokens cuts prompts",
-        param=param,
-        code="context_length_exceeded",
-    )
 
 
 def _row(asked: Asked, ids: Ids) -> Row | None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mlxscore_server.chat import Chat
-from mlxscore_server.decoder import Decoder
+from mlxscore_server.decoder import PROBES, Decoder
 from mlxscore_server.errors import InvalidRequest
 from mlxscore_server.pieces import Pieces
 from mlxscore_server.row import Ids
@@ -24,7 +24,6 @@ _LIMIT_KEYS = (
     "model_max_length",
 )
 _NO_LIMIT = 10**9  # tokenizers state "no limit" as about 1e30
-_PROBES = ("a", "A", "0", ".")  # a small vocabulary (DNA, proteins) may lack some
 
 
 class Encoder:
@@ -80,7 +79,7 @@ class Encoder:
         )
 
     def _default_prefix(self) -> tuple[int, ...]:
-        for probe in _PROBES:
+        for probe in PROBES:
             plain: list[int] = self._tokenizer.encode(probe, add_special_tokens=False)
             if not plain:
                 continue
@@ -110,7 +109,9 @@ class Encoder:
         """
         if self._backend is None:
             return None
-        return [start for start, _ in self._backend.encode(text, add_special_tokens=False).offsets]
+        # As a batch: alone, it would hold Python's lock all the time.
+        (encoded,) = self._backend.encode_batch([text], add_special_tokens=False)
+        return [start for start, _ in encoded.offsets]
 
     def check_bound(self, ids: Ids, param: str) -> None:
         """Raise InvalidRequest where a text's ids are outside the embedding: the tokenizer does not fit."""
@@ -149,6 +150,22 @@ class Encoder:
                 # Not verbose: a text longer than the model is ours to report.
                 found = [one(text, add_special_tokens=False, verbose=False) for text in texts]
         return [np.array(ids, np.int32) for ids in found]
+
+    def encode_prompts(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[Ids]:
+        """Each text's ids, (n,) int32, with the tokenizer's special tokens before it, never two BOS; an
+        empty text has those alone."""
+        encoded = self.encode_texts(texts)
+        if not add_special_tokens:
+            return encoded
+        alone = np.array(self.prefix_ids, np.int32)
+        return [self.with_specials(ids, self.prefix_ids) if len(ids) else alone for ids in encoded]
+
+    def as_sent(self, given: str | Sequence[int]) -> tuple[str, int]:
+        """A text as it came, or what ids decode to; and its UTF-8 bytes."""
+        if isinstance(given, str):
+            return given, len(given.encode())
+        joined = b"".join(map(self.pieces.piece, given))
+        return joined.decode(errors="replace"), len(joined)
 
     def decode(self, ids: Ids) -> str:
         """The text that ids stand for: special tokens as text, all spaces kept."""

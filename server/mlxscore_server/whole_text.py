@@ -60,14 +60,11 @@ def encode_whole(
         raise InvalidRequest(f"{param} encodes to no tokens at all", param=param)
     encoder.check_bound(ids, param)
     added, windows = windowing.cut(ids, encoder.prefix_id, param)
-    as_bytes = (
-        given.encode() if isinstance(given, str) else b"".join(map(encoder.pieces.piece, given))
-    )
-    text = given if isinstance(given, str) else as_bytes.decode(errors="replace")
+    text, num_bytes = encoder.as_sent(given)
     return EncodedText(
         context_tokens=added,
         windows=windows,
-        num_bytes=len(as_bytes),
+        num_bytes=num_bytes,
         num_chars=len(text),
         # Counted one by one: a list of all words of a long text is many times its size.
         num_words=1 + sum(1 for _ in _WHITE_SPACE.finditer(text)),

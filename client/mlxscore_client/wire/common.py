@@ -23,6 +23,10 @@ MAX_TOKEN_ID = 2**31 - 1
 
 TokenId = Annotated[int, Field(strict=True, ge=0, le=MAX_TOKEN_ID)]
 
+# Not strict, so that a tuple is a list too; the ids in it stay strict.
+Ids = Annotated[list[TokenId], Field(strict=False, fail_fast=True)]
+"""Token ids, used verbatim."""
+
 
 def _encodable(value: str) -> str:
     # Python strings can hold halves of a surrogate pair; UTF-8, and so JSON, cannot.
@@ -54,9 +58,7 @@ def _text_or_ids(value: Any) -> str | None:
 UNION_TAGS = frozenset({"<text>", "<texts>", "<ids>", "<id_lists>", "<one>", "<each>"})
 
 TextOrIds = Annotated[
-    Annotated[Text, Tag("<text>")]
-    # Not strict, so that a tuple is a list too; the ids in it stay strict.
-    | Annotated[list[TokenId], Field(strict=False, fail_fast=True), Tag("<ids>")],
+    Annotated[Text, Tag("<text>")] | Annotated[Ids, Tag("<ids>")],
     Discriminator(
         _text_or_ids,
         custom_error_type="text_or_ids",

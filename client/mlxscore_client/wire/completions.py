@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
-from mlxscore_client.wire.common import Answer, ForeignRequest, Text, TokenId, Usage
+from mlxscore_client.wire.common import Answer, ForeignRequest, Ids, Text, Usage
 
 
 def _counted(value: Any) -> Any:
@@ -21,7 +21,7 @@ TopCount = Annotated[Annotated[int, Field(ge=-1)] | None, BeforeValidator(_count
 
 TruncationSide = Literal["left", "right"]
 
-_Ids = Annotated[list[TokenId], Field(strict=False, fail_fast=True, min_length=1)]
+_Ids = Annotated[Ids, Field(min_length=1)]
 
 
 def _shape(value: Any) -> str | None:

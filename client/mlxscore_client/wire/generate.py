@@ -9,11 +9,9 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from mlxscore_client.wire.common import Answer, ForeignRequest, Text, TokenId
+from mlxscore_client.wire.common import Answer, ForeignRequest, Ids, Text
 
 T = TypeVar("T")
-
-_Ids = Annotated[list[TokenId], Field(strict=False, fail_fast=True)]
 
 
 def _one_or_each(value: Any) -> str:
@@ -36,8 +34,8 @@ OneOrEach = Annotated[
 """One value for all prompts, or a list with one for each prompt."""
 
 IdsOrLists = Annotated[
-    Annotated[_Ids, Tag("<one>")]
-    | Annotated[list[_Ids], Field(strict=False, fail_fast=True), Tag("<each>")],
+    Annotated[Ids, Tag("<one>")]
+    | Annotated[list[Ids], Field(strict=False, fail_fast=True), Tag("<each>")],
     Discriminator(
         _ids_or_lists,
         custom_error_type="ids_or_lists",

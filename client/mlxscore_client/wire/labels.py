@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from mlxscore_client.wire.common import Answer, ForeignRequest, Text, TextOrIds, TokenId, Usage
+from mlxscore_client.wire.common import Answer, ForeignRequest, Ids, Text, TextOrIds, Usage
 from mlxscore_client.wire.score import Truncation
 
 Tokenization = Literal["joint", "separate"]
@@ -25,12 +25,10 @@ def _shape(value: Any) -> str | None:
     return "<id_lists>" if isinstance(first, list | tuple) else "<texts>"
 
 
-_Ids = Annotated[list[TokenId], Field(strict=False, fail_fast=True)]
-
 LabelItems = Annotated[
     Annotated[Text, Tag("<text>")]
     | Annotated[list[Text], Field(strict=False, fail_fast=True), Tag("<texts>")]
-    | Annotated[list[_Ids], Field(strict=False, fail_fast=True), Tag("<id_lists>")],
+    | Annotated[list[Ids], Field(strict=False, fail_fast=True), Tag("<id_lists>")],
     Discriminator(
         _shape,
         custom_error_type="items",
@@ -48,9 +46,7 @@ class LabelRequest(ForeignRequest):
         description="Each with the query is one context, of the query's kind: texts or lists of ids. "
         "One text is one item."
     )
-    label_token_ids: (
-        Annotated[list[TokenId], Field(strict=False, fail_fast=True, min_length=1)] | None
-    ) = Field(
+    label_token_ids: Annotated[Ids, Field(min_length=1)] | None = Field(
         default=None,
         description="The labels as token ids, one token each; exactly one of this and `labels`.",
     )

@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from mlxscore_client.wire.chat import ContinueFinalMessage, JsonObject, Messages
-from mlxscore_client.wire.common import Answer, Request, Text, TextOrIds, TokenId, Usage
+from mlxscore_client.wire.common import Answer, Ids, Request, Text, TextOrIds, Usage
 
 Boundary = Literal["joint", "separate"]
 Truncation = Literal["error", "left"]
@@ -52,7 +52,7 @@ class ScoreItem(Request):
         description="A whole text of any length, scored in windows from its first token on. "
         "`add_special_tokens`, `boundary` and `truncation` do not apply to it.",
     )
-    ids: Annotated[list[TokenId], Field(strict=False, fail_fast=True, min_length=1)] | None = Field(
+    ids: Annotated[Ids, Field(min_length=1)] | None = Field(
         default=None, description="As `text`, as token ids."
     )
     id: Text | None = Field(

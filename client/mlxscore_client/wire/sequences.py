@@ -4,9 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from mlxscore_client.wire.common import Answer, ForeignRequest, TokenId
+from mlxscore_client.wire.common import Answer, ForeignRequest, Ids
 
-_Sequence = Annotated[list[TokenId], Field(strict=False, fail_fast=True, min_length=1)]
+_Sequence = Annotated[Ids, Field(min_length=1)]
 
 
 class SequenceLogprobsRequest(ForeignRequest):

@@ -1,12 +1,12 @@
 """`POST /tokenize`, `POST /detokenize`, `GET /tokenizer_info`, `GET /version`: as vLLM has them."""
 
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from mlxscore_client.wire.chat import ContinueFinalMessage, JsonObject, Messages
-from mlxscore_client.wire.common import Answer, ForeignRequest, Text, TokenId
+from mlxscore_client.wire.common import Answer, ForeignRequest, Ids, Text
 
 
 class TokenizeRequest(ForeignRequest):
@@ -83,9 +83,7 @@ class DetokenizeRequest(ForeignRequest):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"tokens": [504, 3575, 282, 4649]}]})
 
-    tokens: Annotated[list[TokenId], Field(strict=False, fail_fast=True)] = Field(
-        description="Token ids; may be empty."
-    )
+    tokens: Ids = Field(description="Token ids; may be empty.")
     model: Text | None = Field(
         default=None, description="The served model's name; null for whichever is loaded."
     )

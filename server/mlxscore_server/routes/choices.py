@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
-import numpy as np
 from pydantic_core import to_json
 
 from mlxscore_client import wire
 from mlxscore_server.engine import Scored
-from mlxscore_server.errors import NonFiniteLogits
 from mlxscore_server.offsets import text_and_offsets
 from mlxscore_server.prompts import Asked, EncodedPrompt
+from mlxscore_server.routes.finite import check_finite
 from mlxscore_server.row import Row, RowScore
 from mlxscore_server.tokens import Encoder
 
@@ -82,7 +81,8 @@ class CompletionAnswer:
 
     def _choice(self, index: int, prompt: EncodedPrompt, score: RowScore | None) -> dict[str, Any]:
         asked = self._asked
-        _check_finite(score, prompt.param)
+        if score is not None:
+            check_finite(score, prompt.param)
         ids: list[int] = prompt.ids.tolist()
         new = [] if score is None or score.next_id is None else [score.next_id]
         text, offsets = text_and_offsets(self._encoder, prompt.text, ids, new)
@@ -202,14 +202,3 @@ class _Names(dict[int, str]):
         name = f"token_id:{token_id}" if self._as_ids else self._text(token_id)
         self[token_id] = name
         return name
-
-
-def _check_finite(score: RowScore | None, param: str) -> None:
-    # JSON has no NaN and no infinity; a clamped number would be a lie.
-    if score is None:
-        return
-    for array in (score.logprobs, score.top_logprobs):
-        if array is not None and not np.isfinite(array).all():
-            raise NonFiniteLogits(
-                "the model gave a number that is not finite for this prompt", param=param
-            )

@@ -6,21 +6,13 @@ from fastapi import APIRouter, Request, Response
 
 from mlxscore_client import wire
 from mlxscore_server.body import parse
-from mlxscore_server.errors import (
-    BodyTooLarge,
-    InvalidRequest,
-    ModelNotFound,
-    NotReady,
-    QueueFull,
-    ScoringFailed,
-    WrongContentType,
-)
+from mlxscore_server.errors import ModelNotFound
 from mlxscore_server.prompts import asked, encode_prompts
 from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.choices import CompletionAnswer
 from mlxscore_server.routes.documented import body, documented
 from mlxscore_server.routes.models import check_name
-from mlxscore_server.routes.run import run
+from mlxscore_server.routes.run import SCORING_ERRORS, run
 from mlxscore_server.settings import Settings
 
 router = APIRouter()
@@ -69,13 +61,8 @@ _EXAMPLE: dict[str, Any] = {
     summary="Echo prompts with their logprobs",
     responses=documented(
         _EXAMPLE,
-        InvalidRequest,
         ModelNotFound,
-        BodyTooLarge,
-        WrongContentType,
-        QueueFull,
-        ScoringFailed,
-        NotReady,
+        *SCORING_ERRORS,
     ),
     openapi_extra=body(wire.CompletionRequest),
 )
@@ -89,8 +76,7 @@ async def completions(request: Request) -> Response:
 def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> CompletionAnswer:
     request = parse(wire.CompletionRequest, raw)
     card = loaded.card
-    if request.model is not None:
-        check_name(request.model, card, "model")
+    check_name(request.model, card, "model")
     wanted = asked(request, max_logprobs=settings.max_logprobs, vocab_size=card.vocab_size)
     special = request.add_special_tokens
     prompts = encode_prompts(

@@ -6,19 +6,11 @@ from fastapi import APIRouter, Request, Response
 
 from mlxscore_client import wire
 from mlxscore_server.body import parse
-from mlxscore_server.errors import (
-    BodyTooLarge,
-    InvalidRequest,
-    NotReady,
-    QueueFull,
-    ScoringFailed,
-    WrongContentType,
-)
 from mlxscore_server.generations import generations
 from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.documented import body, documented
 from mlxscore_server.routes.generated import GenerateAnswer
-from mlxscore_server.routes.run import run
+from mlxscore_server.routes.run import SCORING_ERRORS, run
 from mlxscore_server.settings import Settings
 
 router = APIRouter()
@@ -51,12 +43,7 @@ _EXAMPLE: list[dict[str, Any]] = [
     summary="Score prompts as SGLang does",
     responses=documented(
         _EXAMPLE,
-        InvalidRequest,
-        BodyTooLarge,
-        WrongContentType,
-        QueueFull,
-        ScoringFailed,
-        NotReady,
+        *SCORING_ERRORS,
     ),
     openapi_extra=body(wire.GenerateRequest),
 )

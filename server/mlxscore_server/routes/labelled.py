@@ -56,5 +56,4 @@ class LabelAnswer:
 
 def check_model(asked: str | None, card: wire.ModelCard) -> None:
     """Raise ModelNotFound for any other model than the resident one."""
-    if asked not in (None, _ANY_MODEL):
-        check_name(asked, card, "model")
+    check_name(None if asked == _ANY_MODEL else asked, card, "model")

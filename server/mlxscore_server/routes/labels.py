@@ -9,34 +9,17 @@ from fastapi import APIRouter, Request, Response
 from mlxscore_client import wire
 from mlxscore_server.body import parse
 from mlxscore_server.contexts import label_contexts
-from mlxscore_server.errors import (
-    BodyTooLarge,
-    InvalidRequest,
-    ModelNotFound,
-    NotReady,
-    QueueFull,
-    ScoringFailed,
-    WrongContentType,
-)
+from mlxscore_server.errors import InvalidRequest, ModelNotFound
 from mlxscore_server.labels import LabelRows, label_rows
 from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.documented import body, documented
 from mlxscore_server.routes.labelled import LabelAnswer, check_model
-from mlxscore_server.routes.run import run
+from mlxscore_server.routes.run import SCORING_ERRORS, run
 from mlxscore_server.settings import Settings
 
 router = APIRouter()
 
 _HINT = '; truncation: "left" cuts the context\'s start'
-_ERRORS = (
-    InvalidRequest,
-    ModelNotFound,
-    BodyTooLarge,
-    WrongContentType,
-    QueueFull,
-    ScoringFailed,
-    NotReady,
-)
 _USAGE: dict[str, Any] = {
     "prompt_tokens": 10,
     "total_tokens": 10,
@@ -67,7 +50,7 @@ _GENERATIVE: dict[str, Any] = {
     "/v1/score",
     response_model=wire.LabelScoreResponse,
     summary="Probabilities of labels (SGLang)",
-    responses=documented(_SCORES, *_ERRORS),
+    responses=documented(_SCORES, ModelNotFound, *SCORING_ERRORS),
     openapi_extra=body(wire.LabelScoreRequest),
 )
 async def label_scores(request: Request) -> Response:
@@ -80,7 +63,7 @@ async def label_scores(request: Request) -> Response:
     "/generative_scoring",
     response_model=wire.GenerativeScoringResponse,
     summary="Probability of the first label (vLLM)",
-    responses=documented(_GENERATIVE, *_ERRORS),
+    responses=documented(_GENERATIVE, ModelNotFound, *SCORING_ERRORS),
     openapi_extra=body(wire.GenerativeScoringRequest),
 )
 async def generative_scoring(request: Request) -> Response:

@@ -42,9 +42,9 @@ def card(request: Request) -> wire.ModelCard:
     return engine.loaded.card
 
 
-def check_name(asked: str, card: wire.ModelCard, param: str | None = None) -> None:
-    """Raise ModelNotFound for any other model than the resident one."""
-    if asked != card.id:
+def check_name(asked: str | None, card: wire.ModelCard, param: str | None = None) -> None:
+    """Raise ModelNotFound for any other model than the resident one; None is whichever that is."""
+    if asked is not None and asked != card.id:
         raise ModelNotFound(
             f"model {asked[:100]!r} is not served here; {card.id!r} is", param=param
         )

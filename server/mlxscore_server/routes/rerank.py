@@ -8,21 +8,14 @@ from fastapi import APIRouter, Request, Response
 from mlxscore_client import wire
 from mlxscore_server.body import parse
 from mlxscore_server.contexts import Context
-from mlxscore_server.errors import (
-    BodyTooLarge,
-    InvalidRequest,
-    ModelNotFound,
-    NotReady,
-    QueueFull,
-    ScoringFailed,
-    WrongContentType,
-)
+from mlxscore_server.errors import InvalidRequest, ModelNotFound
 from mlxscore_server.labels import label_rows
 from mlxscore_server.question import question_for
+from mlxscore_server.refusals import unsupported
 from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.documented import body, documented
 from mlxscore_server.routes.labelled import LabelAnswer, check_model
-from mlxscore_server.routes.run import run
+from mlxscore_server.routes.run import SCORING_ERRORS, run
 from mlxscore_server.settings import Settings
 
 router = APIRouter()
@@ -59,13 +52,8 @@ _UNSUPPORTED = {
     summary="Sort documents by relevance to a query",
     responses=documented(
         _EXAMPLE,
-        InvalidRequest,
         ModelNotFound,
-        BodyTooLarge,
-        WrongContentType,
-        QueueFull,
-        ScoringFailed,
-        NotReady,
+        *SCORING_ERRORS,
     ),
     openapi_extra=body(wire.RerankRequest),
 )
@@ -82,7 +70,7 @@ def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> LabelAnswer:
     check_model(request.model, loaded.card)
     for name, why in _UNSUPPORTED.items():
         if getattr(request, name):
-            raise InvalidRequest(f"{name} is not supported: {why}", param=name, code="unsupported")
+            raise unsupported(name, why)
     question = question_for(loaded.card.root, settings.rerank_template)
     if request.instruction is not None and not question.takes_instruction:
         raise InvalidRequest(

@@ -8,10 +8,28 @@ from fastapi import Request, Response
 from mlxscore_server.body import read_json
 from mlxscore_server.disconnect import while_connected
 from mlxscore_server.engine import Engine, Scored
-from mlxscore_server.errors import ScoringFailed
+from mlxscore_server.errors import (
+    BodyTooLarge,
+    InvalidRequest,
+    MlxscoreError,
+    NotReady,
+    QueueFull,
+    ScoringFailed,
+    WrongContentType,
+)
 from mlxscore_server.resident import Loaded
 from mlxscore_server.row import Row
 from mlxscore_server.settings import Settings
+
+# What any request for scores may end in, for the documentation.
+SCORING_ERRORS: tuple[type[MlxscoreError], ...] = (
+    InvalidRequest,
+    BodyTooLarge,
+    WrongContentType,
+    QueueFull,
+    ScoringFailed,
+    NotReady,
+)
 
 # An answer of fewer numbers is written on the event loop: the hop to a thread would cost more.
 _SMALL_ANSWER = 1000

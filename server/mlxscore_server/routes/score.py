@@ -7,21 +7,14 @@ from fastapi import APIRouter, Request, Response
 from mlxscore_client import wire
 from mlxscore_server.body import parse
 from mlxscore_server.chat import ChatOptions
-from mlxscore_server.errors import (
-    BodyTooLarge,
-    InvalidRequest,
-    ModelNotFound,
-    NotReady,
-    QueueFull,
-    ScoringFailed,
-    WrongContentType,
-)
+from mlxscore_server.errors import ModelNotFound
 from mlxscore_server.pairs import encode_items
+from mlxscore_server.refusals import check_top
 from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.answer import ScoreAnswer
 from mlxscore_server.routes.documented import body, documented
 from mlxscore_server.routes.models import check_name
-from mlxscore_server.routes.run import run
+from mlxscore_server.routes.run import SCORING_ERRORS, run
 from mlxscore_server.row import Row
 from mlxscore_server.settings import Settings
 from mlxscore_server.windows import Windowing
@@ -70,13 +63,8 @@ _EXAMPLE: dict[str, Any] = {
     summary="Score continuations of contexts",
     responses=documented(
         _EXAMPLE,
-        InvalidRequest,
         ModelNotFound,
-        BodyTooLarge,
-        WrongContentType,
-        QueueFull,
-        ScoringFailed,
-        NotReady,
+        *SCORING_ERRORS,
     ),
     openapi_extra=body(wire.ScoreRequest),
 )
@@ -89,28 +77,15 @@ async def score(request: Request) -> Response:
 def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> ScoreAnswer:
     request = parse(wire.ScoreRequest, raw)
     card, k = loaded.card, request.top_logprobs
-    if request.model is not None:
-        check_name(request.model, card, "model")
-    if k > settings.max_logprobs:
-        raise InvalidRequest(
-            f"top_logprobs is {k}, the limit (--max-logprobs) is {settings.max_logprobs}",
-            param="top_logprobs",
-        )
-    if k > card.vocab_size:
-        raise InvalidRequest(
-            f"top_logprobs is {k}, the model has {card.vocab_size} tokens", param="top_logprobs"
-        )
+    check_name(request.model, card, "model")
+    check_top(k, "top_logprobs", max_logprobs=settings.max_logprobs, vocab_size=card.vocab_size)
     items = encode_items(
         loaded.encoder,
         request.items,
         add_special_tokens=request.add_special_tokens,
         boundary=request.boundary,
         truncation=request.truncation,
-        chat=ChatOptions(
-            add_generation_prompt=request.add_generation_prompt,
-            continue_final_message=request.continue_final_message,
-            template_kwargs=request.chat_template_kwargs or {},
-        ),
+        chat=ChatOptions.of(request),
         windowing=Windowing.of(
             request.window,
             request.stride,

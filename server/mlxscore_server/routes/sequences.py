@@ -6,18 +6,12 @@ from fastapi import APIRouter, Request, Response
 
 from mlxscore_client import wire
 from mlxscore_server.body import parse
-from mlxscore_server.errors import (
-    BodyTooLarge,
-    InvalidRequest,
-    NotReady,
-    QueueFull,
-    ScoringFailed,
-    WrongContentType,
-)
+from mlxscore_server.errors import InvalidRequest
+from mlxscore_server.refusals import check_length, check_top
 from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.completed import CompletedSequence, SequencesAnswer
 from mlxscore_server.routes.documented import body, documented
-from mlxscore_server.routes.run import run
+from mlxscore_server.routes.run import SCORING_ERRORS, run
 from mlxscore_server.row import Row
 from mlxscore_server.settings import Settings
 from mlxscore_server.tokens import Encoder
@@ -38,12 +32,7 @@ _EXAMPLE: dict[str, Any] = {
     summary="Score completions for TRL",
     responses=documented(
         _EXAMPLE,
-        InvalidRequest,
-        BodyTooLarge,
-        WrongContentType,
-        QueueFull,
-        ScoringFailed,
-        NotReady,
+        *SCORING_ERRORS,
     ),
     openapi_extra=body(wire.SequenceLogprobsRequest),
 )
@@ -74,17 +63,14 @@ def _check(request: wire.SequenceLogprobsRequest, *, max_logprobs: int, vocab_si
             f"prompt_lengths has {lengths} entries and sequences {count}; one each is needed",
             param="prompt_lengths",
         )
-    if k > max_logprobs:
-        stated = "" if "top_logprobs" in request.model_fields_set else " (TRL's default)"
-        raise InvalidRequest(
-            f"top_logprobs is {k}{stated}, the limit (--max-logprobs) is {max_logprobs}; ask for fewer or "
-            f"start the server with --max-logprobs {k}",
-            param="top_logprobs",
-        )
-    if k > vocab_size:
-        raise InvalidRequest(
-            f"top_logprobs is {k}, the model has {vocab_size} tokens", param="top_logprobs"
-        )
+    check_top(
+        k,
+        "top_logprobs",
+        max_logprobs=max_logprobs,
+        vocab_size=vocab_size,
+        shown=None if "top_logprobs" in request.model_fields_set else f"{k} (TRL's default)",
+        hint=f"; ask for fewer or start the server with --max-logprobs {k}",
+    )
     if request.temperature != 1.0:
         raise InvalidRequest(
             f"temperature is {request.temperature:g}; only 1 is supported: this service gives the model's "
@@ -99,13 +85,7 @@ def _sequence(
 ) -> CompletedSequence:
     param = f"sequences[{i}]"
     ids = encoder.verbatim(given, param)
-    limit = encoder.max_model_len
-    if limit is not None and len(ids) > limit:
-        raise InvalidRequest(
-            f"{param} has {len(ids)} tokens, the model's limit is {limit}",
-            param=param,
-            code="context_length_exceeded",
-        )
+    check_length(len(ids), encoder.max_model_len, param)
     if prompt_length > len(ids):
         raise InvalidRequest(
             f"prompt_lengths[{i}] is {prompt_length}, {param} has {len(ids)} tokens",

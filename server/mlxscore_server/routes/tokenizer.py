@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from fastapi import APIRouter, Request, Response
 from pydantic_core import to_json
 
@@ -19,6 +18,7 @@ from mlxscore_server.errors import (
     NotReady,
     WrongContentType,
 )
+from mlxscore_server.refusals import unsupported
 from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.documented import body, documented
 from mlxscore_server.routes.models import check_name
@@ -80,31 +80,19 @@ async def _run(request: Request, answer: Callable[[bytearray, Loaded], bytes]) -
 def _tokenize(raw: bytearray, loaded: Loaded) -> bytes:
     request = parse(wire.TokenizeRequest, raw)
     encoder = loaded.encoder
-    if request.model is not None:
-        check_name(request.model, loaded.card, "model")
+    check_name(request.model, loaded.card, "model")
     for name in _UNSUPPORTED:
         if getattr(request, name):
-            raise InvalidRequest(
-                f"{name} is not supported: the model's own chat template is used, for text only",
-                param=name,
-                code="unsupported",
-            )
+            raise unsupported(name, "the model's own chat template is used, for text only")
     if request.messages is not None:
-        options = ChatOptions(
-            add_generation_prompt=request.add_generation_prompt,
-            continue_final_message=request.continue_final_message,
-            template_kwargs=request.chat_template_kwargs or {},
-        )
-        text = encoder.chat.render(request.messages, options)
+        text = encoder.chat.render(request.messages, ChatOptions.of(request))
     else:
         assert request.prompt is not None, "this is a bug: exactly one of the two is given"
         text = request.prompt
     special = request.add_special_tokens
     if special is None:
         special = request.messages is None
-    prefix = encoder.prefix_ids if special else ()
-    (ids,) = encoder.encode_texts([text])
-    ids = encoder.with_specials(ids, prefix) if len(ids) else np.array(prefix, np.int32)
+    (ids,) = encoder.encode_prompts([text], add_special_tokens=special)
     return to_json(
         {
             "count": len(ids),
@@ -117,7 +105,6 @@ def _tokenize(raw: bytearray, loaded: Loaded) -> bytes:
 
 def _detokenize(raw: bytearray, loaded: Loaded) -> bytes:
     request = parse(wire.DetokenizeRequest, raw)
-    if request.model is not None:
-        check_name(request.model, loaded.card, "model")
+    check_name(request.model, loaded.card, "model")
     ids = loaded.encoder.verbatim(request.tokens, "tokens")
     return to_json({"prompt": loaded.encoder.decode(ids)})

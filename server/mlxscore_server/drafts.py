@@ -1,0 +1,106 @@
+"""Items with their texts registered and their ids checked, so that all texts are encoded in one call.
+
+Knows no MLX, no HTTP.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from mlxscore_client.wire import Boundary, ScoreItem
+from mlxscore_server.chat import ChatOptions
+from mlxscore_server.errors import InvalidRequest
+from mlxscore_server.row import Ids
+from mlxscore_server.tokens import Encoder
+
+
+class Texts:
+    """The distinct texts of a request, encoded in one call: a shared context is encoded once."""
+
+    def __init__(self, encoder: Encoder, chat: ChatOptions) -> None:
+        self._encoder = encoder
+        self._chat = chat
+        self._index: dict[str, int] = {}
+        self._encoded: list[Ids] = []
+
+    def add(self, text: str, param: str) -> str:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(
+                f"{param} holds a lone surrogate, which no text can hold", param=param
+            ) from None
+        self._index.setdefault(text, len(self._index))
+        return text
+
+    def render(self, messages: Sequence[Mapping[str, Any]], param: str) -> str:
+        return self._encoder.chat.render(messages, self._chat, param)
+
+    def verbatim(self, ids: Sequence[int], param: str) -> Ids:
+        return self._encoder.verbatim(ids, param)
+
+    def encode(self) -> None:
+        self._encoded = self._encoder.encode_texts(list(self._index))
+
+    def ids(self, part: "str | Ids") -> Ids:
+        return self._encoded[self._index[part]] if isinstance(part, str) else part
+
+
+class Draft:
+    """An item with its texts registered and its ids checked."""
+
+    def __init__(self, texts: Texts, item: ScoreItem, param: str, boundary: Boundary) -> None:
+        given = item.all_continuations()
+        names = (
+            [f"{param}.continuation"]
+            if item.continuations is None
+            else [f"{param}.continuations[{j}]" for j in range(len(given))]
+        )
+        self.continuations = list(zip(given, names, strict=True))
+        self.is_chat = item.messages is not None
+        context_param = f"{param}.{'messages' if self.is_chat else 'context'}"
+        context = (
+            item.context if item.messages is None else texts.render(item.messages, context_param)
+        )
+        assert context is not None, "this is a bug"
+        only_text = isinstance(context, str) and all(isinstance(c, str) for c in given)
+        # An item whose continuations are of both kinds is encoded apart as a whole.
+        self.joint = only_text and boundary == "joint" and context != ""
+        moved = ""
+        if self.joint and not self.is_chat and isinstance(context, str) and context.strip():
+            kept = context.rstrip()
+            moved, context = context[len(kept) :], kept
+        self.context: str | Ids = (
+            texts.add(context, context_param)
+            if isinstance(context, str) and context
+            # An empty text has no ids, whatever a tokenizer puts before a first word.
+            else texts.verbatim(list[int]() if context == "" else context, context_param)
+        )
+        self.seconds: list[str | Ids] = []
+        """What is encoded for each continuation: with the context in front where it is joint."""
+        for continuation, name in self.continuations:
+            if not len(continuation):
+                _empty(name)
+            if isinstance(continuation, str):
+                texts_given = moved + continuation
+                if self.joint and isinstance(context, str):
+                    texts_given = context + texts_given
+                self.seconds.append(texts.add(texts_given, name))
+            else:
+                self.seconds.append(texts.verbatim(continuation, name))
+
+
+class WholeDraft:
+    """A whole text, registered; or its ids, checked."""
+
+    def __init__(self, texts: Texts, given: str | list[int], param: str) -> None:
+        self.given = given
+        self.param = f"{param}.{'text' if isinstance(given, str) else 'ids'}"
+        self.source: str | Ids = (
+            texts.add(given, self.param)
+            if isinstance(given, str)
+            else texts.verbatim(given, self.param)
+        )
+
+
+def _empty(param: str) -> NoReturn:
+    raise InvalidRequest(f"{param} is empty: there is nothing to score", param=param)
