@@ -1,121 +1,145 @@
 """Speed and memory of mlxscore on this machine, side by side with what it should be compared to.
 
-How to read the first table. Speeds are flat tokens a second: the tokens of all rows as they were
-asked for (without each row's last, which is only ever a target), divided by the best time of
-`--repeats`. The contestants take turns, since machines are noisy; what counts is the ratios, and
-these only where "other processes" used next to nothing meanwhile.
+How to read it. Speeds are flat tokens a second: the tokens of all rows as they were asked for (without
+each row's last, which is only ever a target), divided by the best time. Contestants take turns in an
+order that rotates, since machines are noisy; what counts is the ratios, and these only where "other
+processes" used next to nothing meanwhile. Each has one pass that does not count, --repeats that do,
+fewer once they took --seconds together; where the first alone took that long it counts, with a star.
 
-  own      the model's own forward pass on the same rows, unpadded, one length at a time, without
-           head or scores: what a perfect scorer could not beat, unless rows have equal inputs
-  core     mlxscore's plan and score, all of its Python included
-  naive    rows in the order given, padded to the longest of each batch, boolean mask, logits of all
-           positions, log-softmax of everything, gather
-  served   the core behind HTTP: a real server process, one request with all rows as token ids
-  computed tokens that the core really sends through the model, padding not counted
-  peak     highest memory that MLX held beyond the weights
-  core - naive  largest difference of a logprob, which shows that both do the same work; 1e-4 to
-           3e-4 on a CPU is the naive path's error (MLX adds long float32 rows one by one there)
+  cold          mlxscore, nothing kept from before, all of its Python included
+  warm          mlxscore, an exact repeat
+  flat          mlxscore, no prefix shared
+  floor         as many tokens as "cold" computes, as plain 512-token rows through the model's own
+                body, without head or scores: what sharing could reach at best
+  own           the model's own body on the same rows, unpadded, one length at a time, no head
+  naive         rows in the order given, padded to the longest of each batch, boolean mask, logits of
+                all positions, log-softmax of everything, gather
+  evaluate      mlx_lm.evaluate's own code on the same BLAS
+  transformers  with torch (sdpa), padded batches of rows sorted by length, logits of wanted columns
+  llama.cpp     through llama-cpp-python where the peers' Python has it: the default model's own GGUF
+                (quantised), one row after the other, a prefix common with the row before is kept
 
-Loads: A, 32 rows x 512 with 32 wanted (A', GPU only: one row a token shorter, so that there is
-padding); B, 64 rows of 16-512 with 16 wanted; C, 16 questions of about 100 tokens x 4 one-letter
-choices, compared with the same 16 questions x 1. Echo: 64 rows x 512 with all positions wanted and
-with the 0, 1 and 5 most likely tokens of each ("own" as above); and 64 prompts x 256 as
-/v1/completions, through the core ("core") and over HTTP ("served"). `--scale` makes A, B and echo
-smaller (1/8 by default on a CPU); the tables state the rows. MLX runs on one thread throughout.
+  computed      tokens that "cold" really sends through the model
+  padding       share of what the model was given
+  matmul peak   products with weights that the computed tokens need, a second, against the fastest
+                square product measured here
+  peak          highest memory beyond the weights, as each framework counts it
+  first/cold    the first pass over a load's shapes against the best
 
+All but ours run in processes of their own, on the same weights. torch and transformers come from this
+Python, from --peers, or are installed once into the user's cache folder.
+
+`--scale` makes the loads smaller (1/16 by default on a CPU); the tables state the rows. Beside the
+loads of the table: "four-bit" ("uniform" with 4-bit weights, --dequantize auto and never), "bulk" (a
+pair while 5,000 rows wait), "http" (64 clients), "completions" (echo of all positions with the most
+likely tokens; over HTTP with the default model only).
+
+A stored run: bench FILE.json prints it; with --pictures it is drawn, with --check compared.
 On a GPU machine without an installation:
     PYTHONPATH=server:client python3 scripts/bench.py --shape llama-1b
 """
 
 import argparse
-import json
+import logging
 import os
 import sys
-from contextlib import ExitStack
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import machine
+from benchmarks import compare, pictures, report
+from benchmarks.loads import LOADS, OTHERS
+from benchmarks.result import CONTESTANTS, Run
 from benchmarks.shapes import SHAPES
+from benchmarks.tables import aligned
 
 
-def main() -> None:
+def main() -> int:
     args = parse_args()
-    others = machine.Others()
-    cache_dir = machine.cache_dir()
-    blas = machine.load_blas(cache_dir)
-    # Only now: the BLAS must be loaded before MLX is.
-    import mlx.core as mx
-    from benchmarks import completions, contest, loads, models
-    from benchmarks.report import Report
-
-    from mlxscore_server.device import current
-
-    device = current()
-    mx.set_cache_limit(device.cache_bytes)
-    on_cpu = device.name == "cpu"
-    scale = args.scale or (0.125 if on_cpu else 1.0)
-    report = Report(
-        machine.describe(device.name, blas) | {"model": args.shape, "scale": f"{scale:g}"}
-    )
-    say(f"{args.shape} on {device.name}, scale {scale:g}, best of {args.repeats}")
-    report.matmul = machine.matmul(on_cpu)
-
-    say("memory of 64 x 512")
-    report.memory = contest.memory_of_64_x_512(device)
-
-    with ExitStack() as stack:
-        model, folder = models.load(args.shape, device, cache_dir)
-        report.machine["weights"] = models.describe(model)
-        url = None
-        if folder is not None and args.served:
-            from benchmarks.served import Server
-
-            say("server starts")
-            server = stack.enter_context(Server())
-            report.start_seconds = server.start_seconds
-            report.idle_cpu_seconds = server.idle_cpu_seconds()
-            url = server.url
-        field = contest.Field(model, device, url)
-        for load in loads.all_loads(field.vocab_size, scale, with_shorter=not on_cpu):
-            say(f"load {load.name}")
-            report.loads.append(field.run(load, args.repeats))
-        say("echo")
-        report.echo = completions.measure(field, url, scale, args.repeats)
-
-    report.machine["other processes"] = others.share()
-    print(report.text())
-    if args.json:
-        args.json.write_text(json.dumps(asdict(report), indent=2) + "\n", encoding="utf-8")
+    logging.basicConfig(level=logging.WARNING)
+    run = Run.read(args.file) if args.file else measured(args)
+    print(report.text(run))
     if args.markdown:
-        args.markdown.write_text(report.markdown(), encoding="utf-8")
+        args.markdown.write_text(report.markdown(run), encoding="utf-8")
+    if args.pictures:
+        for path in pictures.draw(run, args.pictures):
+            print(path)
+    return checked(run, args.check, args.tolerance) if args.check else 0
+
+
+def measured(args: argparse.Namespace) -> Run:
+    from benchmarks.session import Session
+
+    run = Run()
+    if args.json:
+        args.json.parent.mkdir(parents=True, exist_ok=True)
+    Session(args, run).measure()
+    if args.json:
+        run.write(args.json)
+    return run
+
+
+def checked(run: Run, stored: Path, tolerance: float) -> int:
+    """Says what fell behind a stored run; the exit code."""
+    try:
+        fallen = compare.regressions(run, Run.read(stored), tolerance)
+    except ValueError as error:
+        print(f"{stored}: {error}", file=sys.stderr)
+        return 2
+    if len(fallen) == 1:
+        print(f"no ratio is more than {tolerance:.0%} below {stored}")
+        return 0
+    print(f"more than {tolerance:.0%} below {stored}:\n\n{aligned(fallen)}")
+    return 1
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE.json", help="a stored run")
     parser.add_argument(
         "--shape",
         choices=["default", *SHAPES],
         default="default",
-        help="default: the embedded model; others: random weights of that shape, not served",
+        help="default: the embedded model; others: random weights of that shape",
     )
-    parser.add_argument("--repeats", type=int, default=3, help="best of this many (default 3)")
-    parser.add_argument("--scale", type=float, help="factor on the rows of loads A and B")
-    parser.add_argument("--no-served", dest="served", action="store_false", help="no server")
+    parser.add_argument("--loads", type=names([*LOADS, *OTHERS]), help="some only: a,b")
+    parser.add_argument(
+        "--contestants", type=names(list(CONTESTANTS)), default=CONTESTANTS, help="some only: a,b"
+    )
+    parser.add_argument("--repeats", type=int, help="passes that count (default 5)")
+    parser.add_argument("--seconds", type=float, help="enough of a contestant (default 3)")
+    parser.add_argument("--scale", type=float, help="factor on the loads' sizes")
+    parser.add_argument("--quick", action="store_true", help="a few loads, one pass that counts")
+    parser.add_argument("--peers", type=Path, metavar="PYTHON", help="has torch, transformers")
+    parser.add_argument("--no-served", dest="served", action="store_false", help="no HTTP")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables")
-    return parser.parse_args()
+    parser.add_argument("--pictures", type=Path, metavar="DIR", help="draw the figures as SVG")
+    parser.add_argument("--check", type=Path, metavar="FILE", help="exit 1 where ratios fell")
+    parser.add_argument("--tolerance", type=float, default=0.15, help="for --check (default 0.15)")
+    args = parser.parse_args()
+    args.repeats = args.repeats if args.repeats is not None else (1 if args.quick else 5)
+    args.seconds = args.seconds if args.seconds is not None else (1.0 if args.quick else 3.0)
+    return args
 
 
-def say(what: str) -> None:
-    print(f"... {what}", file=sys.stderr, flush=True)
+def names(known: list[str]) -> Callable[[str], tuple[str, ...]]:
+    def parse(given: str) -> tuple[str, ...]:
+        chosen = tuple(given.split(","))
+        if unknown := set(chosen) - set(known):
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: not one of {', '.join(known)}")
+        return chosen
+
+    return parse
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        code = main()
+    except KeyboardInterrupt:
+        code = 130
     sys.stdout.flush()
     sys.stderr.flush()
     # MLX's compiled functions make some normal interpreter exits fail.
-    os._exit(0)
+    os._exit(code)

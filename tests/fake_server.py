@@ -11,13 +11,13 @@ from collections.abc import Sequence
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # as cli.py does
 
+from fake_window import Batch
 from fakes import ByteScorer, loaded
 
 from mlxscore_server import cli
 from mlxscore_server.app import create_app
 from mlxscore_server.engine import Engine, Scored
 from mlxscore_server.errors import MlxscoreError, StartupError
-from mlxscore_server.plan import MicroBatch
 from mlxscore_server.resident import Loaded
 from mlxscore_server.row import Row, RowScore
 from mlxscore_server.server import end, serve
@@ -26,7 +26,7 @@ HOLD = 0x05
 
 
 class HoldingScorer(ByteScorer):
-    def score(self, batch: MicroBatch) -> list[RowScore | MlxscoreError]:
+    def score(self, batch: Batch) -> list[RowScore | MlxscoreError]:
         if any(HOLD in row.targets for row in batch.rows):
             print("held", file=sys.stderr, flush=True)
             sys.stdin.readline()

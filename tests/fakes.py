@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+from fake_window import Batch, FakeWindow
 from fastapi import FastAPI
 from tokenizers import AddedToken, Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
@@ -20,7 +21,6 @@ from mlxscore_client import wire
 from mlxscore_server.app import create_app
 from mlxscore_server.engine import Engine
 from mlxscore_server.errors import MlxscoreError, NonFiniteLogits
-from mlxscore_server.plan import MicroBatch, plan
 from mlxscore_server.resident import Loaded
 from mlxscore_server.row import Row, RowScore
 from mlxscore_server.settings import Settings
@@ -38,9 +38,10 @@ class ByteScorer:
     """Scores rows; the most likely token is always id 0. `hold()` keeps the next micro-batch in it."""
 
     max_batch_tokens = 4096
+    overlaps = False
 
     def __init__(self) -> None:
-        self.batches: list[MicroBatch] = []
+        self.batches: list[Batch] = []
         self.entered = threading.Event()
         self.gate = threading.Event()
         self.gate.set()
@@ -49,10 +50,10 @@ class ByteScorer:
         self.entered.clear()
         self.gate.clear()
 
-    def plan(self, rows: Sequence[Row]) -> list[MicroBatch]:
-        return plan(rows, max_batch_tokens=self.max_batch_tokens, batch_overhead=0)
+    def plan(self, rows: Sequence[Row]) -> FakeWindow:
+        return FakeWindow(rows, self.max_batch_tokens, self.score)
 
-    def score(self, batch: MicroBatch) -> list[RowScore | MlxscoreError]:
+    def score(self, batch: Batch) -> list[RowScore | MlxscoreError]:
         self.batches.append(batch)
         self.entered.set()
         self.gate.wait()

@@ -1,6 +1,7 @@
 """Tiny random models through the real thread: batched and padded equals each row alone."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
@@ -17,7 +18,11 @@ from mlxscore_server.device import current
 from mlxscore_server.engine import Engine
 from mlxscore_server.resident import Loaded
 from mlxscore_server.row import Row, RowScore
-from mlxscore_server.scoring import BatchScorer
+from mlxscore_server.scoring import BatchScorer, Layout
+from mlxscore_server.settings import LayoutChoice
+
+# Attention of their own, which no stand-in reaches, or a state: left-padded they are right.
+UNPACKED = {"gemma2", "mamba2"}
 
 Reference = list[tuple[NDArray[np.float64], NDArray[np.int64]]]
 
@@ -81,19 +86,70 @@ def alone(model: nn.Module, rows: Sequence[Row]) -> Reference:
     answers: Reference = []
     for row in rows:
         logits = np.array(model(mx.array(row.inputs)[None])[0].astype(mx.float32), np.float64)
-        logits = logits[row.start - 1 :]
+        targets = row.ids[row.start :]
+        logits = logits[row.start - 1 :][: len(targets)]
         logprobs = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-        target = logits[np.arange(len(logits)), row.targets]
-        ranks = 1 + (logits > target[:, None]).sum(-1)
-        answers.append((logprobs[np.arange(len(logits)), row.targets], ranks))
+        at = np.arange(len(targets))
+        ranks = 1 + (logits > logits[at, targets][:, None]).sum(-1)
+        answers.append((logprobs[at, targets], ranks))
     return answers
 
 
+def sharing_rows(seed: int = 2) -> list[Row]:
+    """Rows that begin alike at several depths, with short and long ends, all or some of it scored."""
+    rng = np.random.default_rng(seed)
+
+    def ids(length: int) -> NDArray[np.int32]:
+        return rng.integers(0, VOCAB, length).astype(np.int32)
+
+    preamble = ids(41)
+    rows: list[Row] = []
+    for question in (ids(23), ids(30), ids(40)):
+        for choice in (ids(1), ids(1), ids(3), ids(6), ids(37)):
+            whole = np.concatenate([preamble, question, choice])
+            start = len(whole) - len(choice)
+            rows.append(Row(whole, start, ranks=True, top_logprobs=3))
+    rows.append(Row(rows[3].ids, 1))  # an echo of what others share
+    rows.append(Row(preamble, 12, next_token=True))  # ends where others go on
+    return rows
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a scorer runs rows."""
+
+    layout: Layout = "packed"
+    max_batch_tokens: int = 150
+    kept_bytes: int = 2**26
+    share: bool = True
+
+    def set(self, scorer: BatchScorer) -> None:
+        scorer.layout = self.layout
+        scorer.max_batch_tokens = self.max_batch_tokens
+        scorer.share_prefixes = self.share
+        scorer.kept.max_bytes = self.kept_bytes
+
+
+LEFT_PADDED = Way("left-padded", kept_bytes=0)
+PACKED_WAYS = [
+    Way(),
+    Way(kept_bytes=0),
+    Way(max_batch_tokens=16, kept_bytes=0),  # every prefix is a chain over micro-batches
+    Way(max_batch_tokens=16, kept_bytes=20_000),  # and is evicted soon
+    Way(share=False, kept_bytes=0),
+]
+
+
 def score_together(
-    make: Callable[[], nn.Module], rows: list[Row], **settings: Any
-) -> tuple[list[RowScore], Reference, str]:
-    """The rows' scores through engine, thread and queue; the reference; the layout that was proved."""
+    make: Callable[[], nn.Module],
+    rows: list[Row],
+    ways: Sequence[Way] = (),
+    choice: LayoutChoice = "auto",
+) -> tuple[list[list[RowScore]], Reference, str]:
+    """The rows' scores through engine, thread and queue: as the check at load left the scorer, and then
+    twice in each way; the reference; the layout that was proved."""
     reference: Reference = []
+    scorers: list[BatchScorer] = []
     layout: list[str] = []
 
     def load() -> Loaded:
@@ -101,35 +157,45 @@ def score_together(
         # Before the head is split: this is the untouched model.
         reference.extend(alone(model, rows))
         scorer = BatchScorer(model, current(), max_batch_tokens=150)
-        layout.append(self_check(scorer, model).padding)
+        layout.append(self_check(scorer, model, choice).layout)
+        scorers.append(scorer)
         return bare(scorer)
 
-    async def use(engine: Engine) -> list[RowScore]:
-        return (await engine.score(rows)).scores
+    async def use(engine: Engine) -> list[list[RowScore]]:
+        found = [(await engine.score(rows)).scores]
+        for way in ways:
+            way.set(scorers[0])
+            # The second time is warm, where anything is kept.
+            found += [(await engine.score(rows)).scores for _ in range(2)]
+        return found
 
-    return with_engine(load, use, **settings), reference, layout[0]
+    return with_engine(load, use), reference, layout[0]
 
 
 def assert_equal(scores: list[RowScore], reference: Reference, tolerance: float = 1e-4) -> None:
     for score, (logprobs, ranks) in zip(scores, reference, strict=True):
-        assert np.abs(score.logprobs - logprobs).max() <= tolerance
-        assert score.greedy.tolist() == (ranks == 1).tolist()
+        given = slice(0, len(logprobs))  # a next token stands behind them
+        assert np.abs(score.logprobs[given] - logprobs).max() <= tolerance
+        assert score.greedy[given].tolist() == (ranks == 1).tolist()
         if score.ranks is not None:
             assert score.ranks.tolist() == ranks.tolist()
 
 
 @pytest.mark.parametrize("name", PADDED)
-def test_padded_equals_alone(name: str) -> None:
-    rows = random_rows()
-    scores, reference, layout = score_together(PADDED[name], rows)
-    assert layout == "left-padded"
-    assert_equal(scores, reference)
+def test_every_way_equals_alone(name: str) -> None:
+    rows = [*random_rows(), *sharing_rows()]
+    packed = name not in UNPACKED
+    ways = [LEFT_PADDED, *(PACKED_WAYS if packed else [])]
+    found, reference, layout = score_together(PADDED[name], rows, ways)
+    assert layout == ("packed" if packed else "left-padded")
+    for scores in found:
+        assert_equal(scores, reference)
 
 
 @pytest.mark.parametrize("name", ["mamba", "rwkv7"])
 def test_models_that_do_not_heed_padding_fall_back_and_are_right(name: str) -> None:
     rows = random_rows()
-    scores, reference, layout = score_together(of(name), rows)
+    (scores,), reference, layout = score_together(of(name), rows)
     assert layout == "equal-length"
     assert_equal(scores, reference)
 
@@ -149,15 +215,17 @@ def test_half_precision_stays_finite_and_near(name: str, dtype: mx.Dtype) -> Non
         return model
 
     rows = random_rows()
-    scores, reference, layout = score_together(make, rows)
-    assert layout == "left-padded"
-    for score, (logprobs, _) in zip(scores, reference, strict=True):
-        assert np.abs(score.logprobs - logprobs).max() <= 0.1
+    ways = [] if name in UNPACKED else [LEFT_PADDED, *PACKED_WAYS]
+    found, reference, layout = score_together(make, rows, ways)
+    assert layout == ("left-padded" if name in UNPACKED else "packed")
+    for scores in found:
+        for score, (logprobs, _) in zip(scores, reference, strict=True):
+            assert np.abs(score.logprobs - logprobs).max() <= 0.1
 
 
 def test_top_tokens_are_the_highest_and_hold_the_argmax() -> None:
     rows = random_rows()
-    scores, _, _ = score_together(of("gemma2"), rows)
+    (scores,), _, _ = score_together(of("gemma2"), rows)
     for row, score in zip(rows, scores, strict=True):
         if not row.top_logprobs:
             assert score.top_ids is None

@@ -1,11 +1,13 @@
 """The engine's life: real thread and queue, a scorer with gates whose answers are known."""
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 
 import numpy as np
 import pytest
+from fake_window import Batch, FakeWindow
 from running import bare, with_engine
 
 from mlxscore_server.engine import Engine, Scored
@@ -18,7 +20,6 @@ from mlxscore_server.errors import (
     ScoringFailed,
     StartupError,
 )
-from mlxscore_server.plan import MicroBatch, plan
 from mlxscore_server.resident import Loaded
 from mlxscore_server.row import Row, RowScore
 from mlxscore_server.settings import Settings
@@ -30,9 +31,10 @@ class KnownScorer:
     """A token's logprob is minus its id / 8. `hold()` keeps the next micro-batch in the model."""
 
     max_batch_tokens = 8
+    overlaps = False
 
     def __init__(self) -> None:
-        self.batches: list[MicroBatch] = []
+        self.batches: list[Batch] = []
         self.threads: set[int] = set()
         self.entered = threading.Event()
         self.gate = threading.Event()
@@ -43,10 +45,10 @@ class KnownScorer:
         self.entered.clear()
         self.gate.clear()
 
-    def plan(self, rows: Sequence[Row]) -> list[MicroBatch]:
-        return plan(rows, max_batch_tokens=self.max_batch_tokens, batch_overhead=0)
+    def plan(self, rows: Sequence[Row]) -> FakeWindow:
+        return FakeWindow(rows, self.max_batch_tokens, self.score)
 
-    def score(self, batch: MicroBatch) -> list[RowScore | MlxscoreError]:
+    def score(self, batch: Batch) -> list[RowScore | MlxscoreError]:
         self.threads.add(threading.get_ident())
         self.batches.append(batch)
         self.entered.set()
@@ -65,6 +67,12 @@ class KnownScorer:
 
     def close(self) -> None:
         self.closed = True
+
+
+@pytest.fixture(autouse=True, params=[False, True], ids=["waits", "overlaps"])
+def overlaps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test on a device that works by itself too: the next step is started before one is finished."""
+    monkeypatch.setattr(KnownScorer, "overlaps", request.param)
 
 
 def row(*ids: int) -> Row:
@@ -159,6 +167,55 @@ def test_rows_already_in_a_window_are_dropped_too() -> None:
         scorer.gate.set()
         assert (await engine.score([row(1, 2)])).scores[0].loglikelihood == -0.25
         assert len(scorer.batches) == 2
+
+    with_known(use)
+
+
+def bulk(first: int, count: int) -> list[Row]:
+    """Rows that fill a micro-batch each and share nothing."""
+    return [row(first + i, *range(8)) for i in range(count)]
+
+
+def test_a_small_newcomer_does_not_wait_for_the_rest_of_a_bulk_run() -> None:
+    async def use(engine: Engine, scorer: KnownScorer) -> None:
+        first = await held(engine, scorer, *bulk(20, 40))
+        small = asyncio.create_task(engine.score([row(1, 2)]))
+        waiting = engine.waiting_tokens
+        await settled(engine, waiting + 1)
+        scorer.gate.set()
+        await asyncio.gather(first, small)
+        order = [batch.rows[0].ids[0] for batch in scorer.batches]
+        assert len(order) == 41
+        assert order.index(1) <= 3
+
+    with_known(use)
+
+
+def test_many_small_newcomers_do_not_starve_a_bulk_run() -> None:
+    async def use(engine: Engine, scorer: KnownScorer) -> None:
+        first = await held(engine, scorer, *bulk(100, 12))
+        smalls = [asyncio.create_task(engine.score([row(1, i), row(2, i)])) for i in range(20)]
+        await settled(engine, engine.waiting_tokens + 40)
+        scorer.gate.set()
+        await asyncio.gather(first, *smalls)
+        is_bulk = [batch.rows[0].ids[0] >= 100 for batch in scorer.batches]
+        # In a window that has begun every second step is its own; of a new one all have their share.
+        gaps = [len(list(run)) for whose, run in itertools.groupby(is_bulk) if not whose]
+        assert max(gaps) <= 4
+
+    with_known(use)
+
+
+def test_two_bulk_runs_share_the_device() -> None:
+    async def use(engine: Engine, scorer: KnownScorer) -> None:
+        held_up = await held(engine, scorer)
+        runs = [asyncio.create_task(engine.score(bulk(first, 8))) for first in (20, 120)]
+        await settled(engine, 2 * 8 * 8)
+        scorer.gate.set()
+        await asyncio.gather(held_up, *runs)
+        whose = [batch.rows[0].ids[0] >= 100 for batch in scorer.batches[1:]]
+        # In each window of four micro-batches both have their half.
+        assert [sum(whose[i : i + 4]) for i in range(0, 16, 4)] == [2, 2, 2, 2]
 
     with_known(use)
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlxscore_server.logits import Read, Wanted, read_mlx, read_numpy
+from mlxscore_server.logits import Reading, read_mlx, read_numpy
+from mlxscore_server.reading import Wanted
 
 WAYS = [read_numpy, read_mlx]
-Reader = Callable[[mx.array, Wanted], Read]
+Reader = Callable[[mx.array, Wanted], Reading]
 
 
 def wanted(rows: list[int], targets: list[int], top: int = 0, ranks: bool = True) -> Wanted:
@@ -35,7 +36,7 @@ def test_equals_float64(read: Reader, num_rows: int, vocab: int, top: int, seed:
     rows = rng.integers(0, num_rows, 30).tolist()
     targets = rng.integers(0, vocab, 30).tolist()
     top = min(top, vocab)
-    found = read(mx.array(logits), wanted(rows, targets, top))
+    found = read(mx.array(logits), wanted(rows, targets, top))()
     exact = logits.astype(np.float64)
     exact -= np.log(np.exp(exact).sum(-1, keepdims=True))
     at = exact[rows, targets]
@@ -55,7 +56,7 @@ def test_equals_float64(read: Reader, num_rows: int, vocab: int, top: int, seed:
 
 @pytest.mark.parametrize("read", WAYS)
 def test_a_tie_is_greedy_for_the_lowest_id_only(read: Reader) -> None:
-    found = read(mx.array([[1.0, 3.0, 3.0, 2.0]]), wanted([0, 0, 0], [1, 2, 3], top=2))
+    found = read(mx.array([[1.0, 3.0, 3.0, 2.0]]), wanted([0, 0, 0], [1, 2, 3], top=2))()
     assert found.greedy.tolist() == [True, False, False]
     assert found.ranks is not None
     assert found.ranks.tolist() == [1, 1, 3]
@@ -73,14 +74,14 @@ def test_a_tie_is_greedy_for_the_lowest_id_only(read: Reader) -> None:
     ],
 )
 def test_what_is_not_finite_shows_as_not_finite(read: Reader, logits: list[float]) -> None:
-    found = read(mx.array([logits, [0.0, 1.0, 2.0]]), wanted([0, 1], [0, 0]))
+    found = read(mx.array([logits, [0.0, 1.0, 2.0]]), wanted([0, 1], [0, 0]))()
     assert not np.isfinite(found.logprobs[0])
     assert np.isfinite(found.logprobs[1])
 
 
 @pytest.mark.parametrize("read", WAYS)
 def test_a_masked_entry_beside_the_target_is_no_harm(read: Reader) -> None:
-    found = read(mx.array([[-float("inf"), 0.0, 1.0]]), wanted([0], [2]))
+    found = read(mx.array([[-float("inf"), 0.0, 1.0]]), wanted([0], [2]))()
     assert abs(found.logprobs[0] - -0.313262) < 1e-6
 
 

@@ -13,7 +13,6 @@ from mlxscore_server.check import self_check
 from mlxscore_server.device import current
 from mlxscore_server.errors import NonFiniteLogits, StartupError
 from mlxscore_server.fingerprint import fingerprint
-from mlxscore_server.plan import MicroBatch
 from mlxscore_server.row import Row, RowScore
 from mlxscore_server.scoring import BatchScorer
 
@@ -24,7 +23,7 @@ def rows_of(*lengths: int, seed: int = 0, **options: Any) -> list[Row]:
 
 
 def values(scorer: BatchScorer, rows: list[Row]) -> np.ndarray[Any, np.dtype[np.float32]]:
-    scores = scorer.score(MicroBatch.of(rows))
+    scores = scorer.score_rows(rows)
     return np.concatenate([s.logprobs for s in scores if isinstance(s, RowScore)])
 
 
@@ -32,12 +31,11 @@ def values(scorer: BatchScorer, rows: list[Row]) -> np.ndarray[Any, np.dtype[np.
 @pytest.mark.parametrize("chunk", [1, 7, 30, 10_000])
 def test_the_heads_chunks_do_not_show(name: str, chunk: int) -> None:
     rows = rows_of(9, 14, 20, ranks=True, top_logprobs=3)
-    scorer = BatchScorer(
-        build(name), current(), mask_form="additive-5d" if name == "gemma2" else "additive"
-    )
-    whole = scorer.score(MicroBatch.of(rows))
-    scorer._chunk = chunk  # pyright: ignore[reportPrivateUsage]
-    parts = scorer.score(MicroBatch.of(rows))
+    scorer = BatchScorer(build(name), current())
+    scorer.forward.mask_form = "additive-5d" if name == "gemma2" else "additive"
+    whole = scorer.score_rows(rows)
+    scorer.forward.chunk = chunk
+    parts = scorer.score_rows(rows)
     for a, b in zip(whole, parts, strict=True):
         assert isinstance(a, RowScore)
         assert isinstance(b, RowScore)
@@ -62,7 +60,7 @@ def test_only_wanted_rows_reach_the_head() -> None:
     scorer.head._project = counted  # pyright: ignore[reportPrivateUsage]
     question = rows_of(30)[0].ids
     rows = [Row(np.append(question, i).astype(np.int32), 30) for i in range(4)]
-    scorer.score(MicroBatch.of(rows))
+    scorer.score_rows(rows)
     assert seen == [(1, 1, embed.weight.shape[1])]
 
 
@@ -84,7 +82,7 @@ class NoProjection(nn.Module):
 def test_a_model_whose_head_is_no_module_is_scored_through_whole_logits() -> None:
     scorer = BatchScorer(NoProjection(), current())
     assert not scorer.head.found
-    assert self_check(scorer, NoProjection()).padding == "left-padded"
+    assert self_check(scorer, NoProjection(), "auto").layout == "left-padded"
     rows = rows_of(5, 12)
     same = BatchScorer(build("llama"), current())
     assert np.abs(values(scorer, rows) - values(same, rows)).max() < 1e-5
@@ -108,7 +106,7 @@ class Unfaithful(nn.Module):
 def test_a_model_that_fails_even_in_equal_rows_is_refused() -> None:
     model = Unfaithful()
     with pytest.raises(StartupError, match="cannot be trusted"):
-        self_check(BatchScorer(model, current()), model)
+        self_check(BatchScorer(model, current()), model, "auto")
 
 
 def test_the_head_is_given_back() -> None:
@@ -135,7 +133,7 @@ def test_a_nan_row_is_an_error_and_its_neighbours_are_not() -> None:
     untied = build("llama-untied")
     untied.model.embed_tokens.weight = embed.weight  # pyright: ignore[reportAttributeAccessIssue]
     spoiled = BatchScorer(untied, current())
-    fine, error = spoiled.score(MicroBatch.of([good, bad]))
+    fine, error = spoiled.score_rows([good, bad])
     assert isinstance(fine, RowScore)
     assert np.isfinite(fine.logprobs).all()
     assert isinstance(error, NonFiniteLogits)
@@ -169,6 +167,5 @@ def test_logits_memory_does_not_grow_with_the_positions() -> None:
     rows = [Row(rng.integers(0, 49_152, 513).astype(np.int32), 481) for _ in range(64)]
     weights = mx.get_active_memory()
     mx.reset_peak_memory()
-    for batch in scorer.plan(rows):
-        assert all(isinstance(answer, RowScore) for answer in scorer.score(batch))
+    assert all(isinstance(answer, RowScore) for answer in scorer.score_rows(rows))
     assert mx.get_peak_memory() - weights <= 2**30

@@ -100,6 +100,115 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "n_positions": 128,
         "layer_norm_epsilon": 1e-5,
     },
+    "gpt-oss": {
+        "model_type": "gpt_oss",
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "cohere2": {
+        "model_type": "cohere2",
+        "layer_norm_eps": 1e-5,
+        "logit_scale": 0.0625,
+        "sliding_window": 8,
+        "sliding_window_pattern": 2,
+    },
+    "exaone4": {
+        "model_type": "exaone4",
+        "rope_scaling": {"rope_type": "default"},
+        "sliding_window": 8,
+        "sliding_window_pattern": "LG",
+    },
+    "ministral3": {
+        "model_type": "ministral3",
+        "rope_parameters": {
+            "rope_theta": 10000.0,
+            "llama_4_scaling_beta": 0.1,
+            "original_max_position_embeddings": 128,
+        },
+        "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "olmo2": {"model_type": "olmo2"},
+    "olmo3": {
+        "model_type": "olmo3",
+        "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "gemma": {"model_type": "gemma"},
+    "gemma4": {
+        "model_type": "gemma4_text",
+        "global_head_dim": 32,
+        "vocab_size_per_layer_input": VOCAB,
+        "num_hidden_layers": 4,
+        "num_kv_shared_layers": 2,
+        "hidden_size_per_layer_input": 16,
+        "sliding_window": 8,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    },
+    "stablelm": {
+        "model_type": "stablelm",
+        "use_qkv_bias": True,
+        "partial_rotary_factor": 0.5,
+        "layer_norm_eps": 1e-5,
+    },
+    "starcoder2": {"model_type": "starcoder2"},
+    "glm4": {"model_type": "glm4", "attention_bias": True, "partial_rotary_factor": 0.5},
+    "minicpm": {
+        "model_type": "minicpm",
+        "dim_model_base": 32,
+        "scale_depth": 1.4,
+        "scale_emb": 4,
+        # Tied, its head is no module, and what is no module cannot be split off.
+        "tie_word_embeddings": False,
+    },
+    "gpt-neox": {
+        "model_type": "gpt_neox",
+        "layer_norm_eps": 1e-5,
+        "rotary_emb_base": 10000,
+        "rotary_pct": 0.5,
+    },
+    "ernie4-5": {"model_type": "ernie4_5", "use_bias": False},
+    "hunyuan": {
+        "model_type": "hunyuan",
+        "attention_bias": False,
+        "moe_topk": 2,
+        "num_experts": 4,
+        "num_shared_expert": 1,
+        "use_mixed_mlp_moe": True,
+        "use_qk_norm": True,
+        "use_cla": False,
+        "cla_share_factor": 2,
+        "rope_scaling": {"type": "dynamic", "factor": 1.0, "alpha": 1000.0},
+    },
+    "smollm3": {"model_type": "smollm3", "no_rope_layer_interval": 2},
+    "internlm3": {"model_type": "internlm3", "rope_scaling": None},
+}
+
+# Right only with a cache: without one, mlx-lm lets each layer make keys of its own.
+CACHED_ONLY: dict[str, dict[str, Any]] = {
+    "gemma3n": {
+        "model_type": "gemma3n",
+        "text_config": {
+            **_COMMON,
+            "model_type": "gemma3n_text",
+            "num_hidden_layers": 4,
+            "num_kv_shared_layers": 2,
+            "vocab_size_per_layer_input": VOCAB,
+            "sliding_window": 8,
+            "rope_local_base_freq": 10000.0,
+            "final_logit_softcapping": 30.0,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.0],
+            "hidden_size_per_layer_input": 16,
+            "altup_num_inputs": 2,
+            "altup_coef_clip": 120.0,
+            "altup_correct_scale": True,
+            "altup_active_idx": 0,
+            "laurel_rank": 8,
+        },
+    },
 }
 
 RECURRENT: dict[str, dict[str, Any]] = {
@@ -153,7 +262,7 @@ RECURRENT: dict[str, dict[str, Any]] = {
 
 def config_of(name: str) -> dict[str, Any]:
     """The model's config.json as a dict."""
-    own = {**CONFIGS, **RECURRENT}[name]
+    own = {**CONFIGS, **CACHED_ONLY, **RECURRENT}[name]
     return dict(own) if name in RECURRENT else _COMMON | own
 
 

@@ -3,96 +3,105 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from benchmarks.contest import Field
 from benchmarks.loads import LONG
 from benchmarks.machine import timed
+from benchmarks.served import Server, complete, tokenize
 from mlxscore_server.row import Row
 
 TOPS = (0, 1, 5)
 PROMPT = 256
-POLLS = 300
+POLLS = 200
 
 
-@dataclass
 class Echo:
-    """Seconds for the same prompts, the best of several turns."""
+    """Rows of new random ids at each turn, so that nothing of an earlier one is kept."""
 
-    what: str
-    seconds: dict[str, float] = field(default_factory=dict[str, float])
-    served: str = ""
-    """What the prompts of "core" and "served" were."""
-    tokenize_ms: dict[str, float] = field(default_factory=dict[str, float])
-    """p50 and p99 of /tokenize while the model is busy."""
+    def __init__(self, contestants: Field, scale: float) -> None:
+        self._field = contestants
+        self._rng = np.random.default_rng(2)
+        self.num_rows = max(2, round(64 * scale))
 
-    def share(self, top: int) -> float:
-        """What the `top` most likely of each position cost, in forward passes of the model."""
-        return (self.seconds[f"top {top}"] - self.seconds["top 0"]) / self.seconds["own"]
+    def tops(self, repeats: int) -> dict[str, float]:
+        """What the most likely tokens of all positions cost, in forward passes of the model."""
+        turns: dict[str, Callable[[], float]] = {
+            "own": lambda: self._field.own_seconds(self._rows(LONG + 1, 0))
+        }
+        for top in TOPS:
+            turns[f"top {top}"] = lambda top=top: self._core(self._rows(LONG + 1, top))
+        best = _best(turns, repeats)
+        what = f"echo of {self.num_rows} x {LONG}"
+        figures = {f"{what}, {name}, s": seconds for name, seconds in best.items()}
+        figures["best token / own forward"] = (best["top 1"] - best["top 0"]) / best["own"]
+        figures["5 best tokens / own forward"] = (best["top 5"] - best["top 0"]) / best["own"]
+        return figures
+
+    def served(self, server: Server, repeats: int) -> dict[str, float]:
+        """Prompts with echo and one token more, as lm-evaluation-harness asks, against the core."""
+        url = server.url
+
+        def ask() -> float:
+            rows = self._prompts()
+            return timed(lambda: complete(url, rows))
+
+        best = _best({"core": lambda: self._core(self._prompts()), "served": ask}, repeats)
+        what = f"completions of {self.num_rows} x {PROMPT}"
+        figures = {f"{what}, {name}, s": seconds for name, seconds in best.items()}
+        figures["served completions / core"] = best["served"] / best["core"]
+        return figures | self._tokenize_under_load(url)
+
+    def _core(self, rows: list[Row]) -> float:
+        return timed(lambda: self._field.ours.answers(rows))
+
+    def _rows(self, length: int, top: int, *, next_token: bool = False) -> list[Row]:
+        ids = self._rng.integers(
+            0, self._field.ours.vocab_size, (self.num_rows, length), dtype=np.int32
+        )
+        return [Row(line, 1, top_logprobs=top, next_token=next_token) for line in ids]
+
+    def _prompts(self) -> list[Row]:
+        return self._rows(PROMPT, 1, next_token=True)
+
+    def _tokenize_under_load(self, url: str) -> dict[str, float]:
+        """A short text's /tokenize while two requests for scores never stop."""
+        ended = threading.Event()
+        lots = [[self._prompts()[:2] for _ in range(50)] for _ in range(2)]
+
+        def keep_busy(lot: list[list[Row]]) -> None:
+            while not ended.is_set():
+                for rows in lot:
+                    if ended.is_set():
+                        break
+                    complete(url, rows)
+
+        busy = [threading.Thread(target=keep_busy, args=(lot,)) for lot in lots]
+        for thread in busy:
+            thread.start()
+        try:
+            ask = tokenize(url)
+            times: list[float] = []
+            for _ in range(POLLS):
+                times.append(1e3 * timed(ask))
+                time.sleep(0.02)
+        finally:
+            ended.set()
+            for thread in busy:
+                thread.join()
+        return {
+            f"/tokenize p{percent} under load, ms": float(np.percentile(times, percent))
+            for percent in (50, 99)
+        }
 
 
-def measure(contestants: Field, url: str | None, scale: float, repeats: int) -> Echo:
-    rng = np.random.default_rng(2)
-    vocab = contestants.vocab_size
-
-    def rows(count: int, length: int, top: int, *, next_token: bool) -> list[Row]:
-        return [
-            Row(ids, 1, top_logprobs=top, next_token=next_token)
-            for ids in rng.integers(0, vocab, (count, length), dtype=np.int32)
-        ]
-
-    num_rows = max(2, round(64 * scale))
-    found = Echo(f"{num_rows} x {LONG}, all positions")
-    whole = rows(num_rows, LONG + 1, 0, next_token=False)
-    turns: dict[str, Callable[[], object]] = {"own": lambda: contestants.own(_fresh(whole))}
-    for top in TOPS:
-        turns[f"top {top}"] = lambda top=top: contestants.core(_fresh(whole, top))
-    prompts = rows(num_rows, PROMPT, 1, next_token=True)
-    if url is not None:
-        from benchmarks.served import complete
-
-        found.served = f"{num_rows} prompts x {PROMPT} ids, echo, max_tokens 1, logprobs 1"
-        turns["core"] = lambda: contestants.core(_fresh(prompts))
-        turns["served"] = lambda: complete(url, prompts)
+def _best(turns: dict[str, Callable[[], float]], repeats: int) -> dict[str, float]:
     for turn in turns.values():  # once for what is compiled or read at the first time
         turn()
+    best: dict[str, float] = {}
     for _ in range(repeats):
         for name, turn in turns.items():
-            seconds = timed(turn)
-            found.seconds[name] = min(seconds, found.seconds.get(name, seconds))
-    if url is not None:
-        found.tokenize_ms = _tokenize_under_load(url, prompts)
-    return found
-
-
-def _fresh(rows: list[Row], top: int | None = None) -> list[Row]:
-    """Rows remember their keys: each turn makes them anew."""
-    return [replace(r, top_logprobs=r.top_logprobs if top is None else top) for r in rows]
-
-
-def _tokenize_under_load(url: str, prompts: list[Row]) -> dict[str, float]:
-    """Milliseconds of a short text's /tokenize while two requests for scores never stop."""
-    from benchmarks.served import complete, tokenize
-
-    ended = threading.Event()
-
-    def keep_busy() -> None:
-        while not ended.is_set():
-            complete(url, prompts[:2])
-
-    busy = [threading.Thread(target=keep_busy) for _ in range(2)]
-    for thread in busy:
-        thread.start()
-    try:
-        ask = tokenize(url)
-        times: list[float] = []
-        for _ in range(POLLS):
-            times.append(1e3 * timed(ask))
-            time.sleep(0.02)
-    finally:
-        ended.set()
-        for thread in busy:
-            thread.join()
-    return {"p50": float(np.percentile(times, 50)), "p99": float(np.percentile(times, 99))}
+            seconds = turn()
+            best[name] = min(seconds, best.get(name, seconds))
+    return best

@@ -39,8 +39,8 @@ def describe(device: str, blas_library: str | None) -> dict[str, str]:
         "cores": str(_cores()),
         "device": name,
         "python": platform.python_version(),
-        "mlx": _version("mlx"),
-        "mlx-lm": _version("mlx-lm"),
+        "mlx": version("mlx"),
+        "mlx-lm": version("mlx-lm"),
         "BLAS": blas_name if device == "cpu" else "not used",
     }
 
@@ -59,6 +59,17 @@ def matmul(on_cpu: bool) -> dict[str, float]:
         seconds = best_of(10, lambda a=a, b=b: mx.eval(a @ b))
         found[f"{'float32' if on_cpu else 'bfloat16'} {n}"] = 2 * n**3 / seconds / 1e9
     return found
+
+
+def memory_bytes() -> int:
+    """What the device has: the GPU's own memory, or the machine's."""
+    import mlx.core as mx
+
+    info = mx.device_info()
+    for key in ("total_memory", "memory_size"):
+        if key in info:
+            return int(info[key])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def best_of(repeats: int, fn: Callable[[], object]) -> float:
@@ -113,7 +124,8 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _version(distribution: str) -> str:
+def version(distribution: str) -> str:
+    """As installed, else "unknown"."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:

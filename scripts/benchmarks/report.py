@@ -1,150 +1,118 @@
 """What was found, as plain text and as Markdown."""
 
-from dataclasses import dataclass, field
-
-from benchmarks.completions import TOPS, Echo
-from benchmarks.contest import Memory, Result
-
-PROTOTYPE_TOKENS_PER_SECOND = {"llama-1b": 257_000, "llama-8b": 41_400}
-"""Load A' on one H200, left-padded (design.md section 6)."""
-
-Table = list[list[str]]
+from benchmarks.result import CONTESTANTS, Result, Run
+from benchmarks.tables import Table, aligned, piped
+from benchmarks.targets import targets
 
 
-@dataclass
-class Report:
-    machine: dict[str, str]
-    matmul: dict[str, float] = field(default_factory=dict[str, float])
-    """GFLOP/s."""
-    loads: list[Result] = field(default_factory=list[Result])
-    memory: Memory | None = None
-    echo: Echo | None = None
-    start_seconds: float | None = None
-    idle_cpu_seconds: float | None = None
-
-    def text(self) -> str:
-        width = max(map(len, self.machine))
-        lines = [f"{key:<{width}}  {value}" for key, value in self._machine()]
-        parts = ["\n".join(lines), *(_aligned(table) for table in self._tables())]
-        return "\n\n".join(parts) + "\n"
-
-    def markdown(self) -> str:
-        lines = "\n".join(f"- {key}: {value}" for key, value in self._machine())
-        return "\n\n".join([lines, *(_piped(table) for table in self._tables())]) + "\n"
-
-    def _machine(self) -> list[tuple[str, str]]:
-        products = ", ".join(f"{name}: {speed:,.0f}" for name, speed in self.matmul.items())
-        return [*self.machine.items(), ("GFLOP/s", products)]
-
-    def _tables(self) -> list[Table]:
-        tables = [self._speeds(), self._ratios(), self._echo(), self._targets()]
-        return [table for table in tables if len(table) > 1]
-
-    def _speeds(self) -> Table:
-        names = [n for n in ("own", "core", "naive", "served") if n in self.loads[0].seconds]
-        head = ["load", "rows", "flat tokens", "computed"]
-        table = [[*head, *(f"{name} tok/s" for name in names)]]
-        for load in self.loads:
-            speeds = [f"{load.flat_tokens / load.seconds[name]:,.0f}" for name in names]
-            counts = [f"{load.flat_tokens:,}", f"{load.computed_tokens:,}"]
-            table.append([load.name, load.what, *counts, *speeds])
-        return table
-
-    def _ratios(self) -> Table:
-        head = ["load", "core/own", "core/naive", "served/core", "4 choices/1"]
-        table = [[*head, "core peak MB", "naive peak MB", "core - naive, nats"]]
-        for load in self.loads:
-            peaks = [f"{load.peak_bytes[name] / 1e6:,.0f}" for name in ("core", "naive")]
-            ratios = [
-                _ratio(load, "own", "core"),
-                _ratio(load, "naive", "core"),
-                _ratio(load, "core", "served"),
-                _ratio(load, "core", "core, 1 choice"),
-            ]
-            cells = ["-" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
-            table.append([load.name, *cells, *peaks, f"{load.difference:.1e}"])
-        return table
-
-    def _echo(self) -> Table:
-        table = [["echo", "own s", *(f"top {k} s" for k in TOPS), "core s", "served s"]]
-        if self.echo is not None:
-            names = ["own", *(f"top {k}" for k in TOPS), "core", "served"]
-            seconds = self.echo.seconds
-            cells = [f"{seconds[n]:.3f}" if n in seconds else "-" for n in names]
-            table.append([self.echo.what, *cells])
-        return table
-
-    def _targets(self) -> Table:
-        table = [["what", "found", "target", ""]]
-
-        def row(what: str, found: float | None, unit: str, bound: float, least: bool) -> None:
-            if found is not None:
-                met = found >= bound if least else found <= bound
-                digits = 0 if unit in (" MB", " tok/s") else 2
-                target = f"{'>=' if least else '<='} {bound:,g}{unit}"
-                table.append(
-                    [what, f"{found:,.{digits}f}{unit}", target, "met" if met else "MISSED"]
-                )
-
-        for load in self.loads:
-            name, one = f"load {load.name}", "core, 1 choice"
-            if not load.of_choices:
-                row(f"core / own, {name}", _ratio(load, "own", "core"), "", 0.8, True)
-            row(f"served / core, {name}", _ratio(load, "core", "served"), "", 0.9, True)
-            row("4 one-letter choices / 1", _ratio(load, "core", one), "", 1.15, False)
-            before = PROTOTYPE_TOKENS_PER_SECOND.get(self.machine["model"])
-            if load.name == "A'" and before is not None:
-                speed = load.flat_tokens / load.seconds["core"]
-                row(
-                    "core, load A' (0.9 of the first prototype's)",
-                    speed,
-                    " tok/s",
-                    0.9 * before,
-                    True,
-                )
-        if self.memory is not None:
-            for wanted, peak in self.memory.peak_bytes.items():
-                what = f"peak above weights, 64 x 512, V 49,152, {wanted} wanted"
-                row(what, peak / 1e6, " MB", 1000, False)
-            naive = f"{self.memory.naive_logits_bytes / 1e6:,.0f} MB"
-            table.append(["  (the naive path's logits alone, float32)", naive, "", ""])
-        if self.echo is not None:
-            seconds, what = self.echo.seconds, self.echo.what
-            row(f"best token / own forward, {what}", self.echo.share(1), "", 0.1, False)
-            row(f"5 best tokens / own forward, {what}", self.echo.share(5), "", 0.25, False)
-            if "served" in seconds:
-                ratio = seconds["served"] / seconds["core"]
-                row(f"served / core, {self.echo.served}", ratio, "", 1.15, False)
-                p99 = self.echo.tokenize_ms["p99"]
-                row("/tokenize p99 while the model is busy", p99, " ms", 100, False)
-        row("process start to healthy, warm cache", self.start_seconds, " s", 10, False)
-        row("processor time in 5 idle s", self.idle_cpu_seconds, " s", 0.01, False)
-        return table
+def text(run: Run) -> str:
+    width = max(map(len, run.machine), default=0)
+    lines = [f"{key:<{width}}  {value}" for key, value in _machine(run)]
+    return "\n\n".join(["\n".join(lines), *(aligned(table) for table in _tables(run))]) + "\n"
 
 
-def _ratio(load: Result, slower: str, faster: str) -> float | None:
-    """How many times faster the second was."""
-    if slower not in load.seconds or faster not in load.seconds:
-        return None
-    return load.seconds[slower] / load.seconds[faster]
+def markdown(run: Run) -> str:
+    lines = "\n".join(f"- {key}: {value}" for key, value in _machine(run))
+    return "\n\n".join([lines, *(piped(table) for table in _tables(run))]) + "\n"
 
 
-def _aligned(table: Table) -> str:
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = []
-    for row in table:
-        cells = [
-            cell.rjust(width) if _is_number(i, table) else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
+def _machine(run: Run) -> list[tuple[str, str]]:
+    products = ", ".join(f"{name}: {speed:,.0f}" for name, speed in run.matmul.items())
+    notes = [(name, run.notes[name]) for name in CONTESTANTS if name in run.notes]
+    return [*run.machine.items(), ("GFLOP/s", products), *notes]
 
 
-def _piped(table: Table) -> str:
-    rules = ["---:" if _is_number(i, table) else "---" for i in range(len(table[0]))]
-    return "\n".join("| " + " | ".join(row) + " |" for row in [table[0], rules, *table[1:]])
+def _tables(run: Run) -> list[Table]:
+    done = [load for load in run.loads.values() if "cold" in load.times]
+    tables = [_speeds(done), _ratios(done), _work(run, done), _memory(done), _differences(done)]
+    tables += [_figures(run), _targets(run), _failures(run)]
+    return [table for table in tables if len(table) > 1]
 
 
-def _is_number(column: int, table: Table) -> bool:
-    return table[0][column] not in ("load", "rows", "what", "target", "echo", "")
+def _names(loads: list[Result], *, without: tuple[str, ...] = ()) -> list[str]:
+    return [n for n in CONTESTANTS if n not in without and any(n in load.times for load in loads)]
+
+
+def _speeds(loads: list[Result]) -> Table:
+    """Flat tokens a second of the best pass; a star where the first pass was the only one."""
+    names = _names(loads, without=("floor",))
+    table = [["load", "rows", "flat tokens", *(f"{name} tok/s" for name in names)]]
+    for load in loads:
+        cells = []
+        for name in names:
+            times = load.times.get(name)
+            star = "*" if times and times.seconds == [times.first] else ""
+            cells.append(f"{load.speed(name):,.0f}{star}" if times else "-")
+        table.append([load.name, load.what, f"{load.flat_tokens:,}", *cells])
+    return table
+
+
+def _ratios(loads: list[Result]) -> Table:
+    """How many times as fast as each contestant ours is, cold; and the time against the floor."""
+    names = _names(loads, without=("cold", "warm", "floor"))
+    heads = [f"cold/{name}" for name in names]
+    table = [["load", *heads, "warm/cold time", "time/floor", "first/cold", "p50 ms", "p95 ms"]]
+    for load in loads:
+        cold = load.times["cold"]
+        ratios = [load.ratio(name, "cold") for name in names]
+        ratios += [load.ratio("warm", "cold"), load.ratio("cold", "floor"), cold.first / cold.best]
+        cells = ["-" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
+        waits = [f"{1e3 * cold.percentile(percent):,.1f}" for percent in (50, 95)]
+        table.append([load.name, *cells, *waits])
+    return table
+
+
+def _work(run: Run, loads: list[Result]) -> Table:
+    """What was computed, and how well the device was used for it."""
+    head = ["load", "computed", "flat/computed", "padding", "micro-batches", "planning"]
+    table = [[*head, "of the matmul peak"]]
+    for load in loads:
+        seconds = load.times["cold"].best
+        padding = 1 - load.computed_tokens / max(1, load.padded_tokens)
+        cells = [f"{load.computed_tokens:,}"]
+        cells += [f"{load.flat_tokens / max(1, load.computed_tokens):.1f}", f"{padding:.1%}"]
+        cells += [f"{load.micro_batches}", f"{load.planning_seconds / seconds:.1%}"]
+        peak = run.peak_flops
+        cells.append(f"{load.flops / seconds / peak:.0%}" if peak else "-")
+        table.append([load.name, *cells])
+    return table
+
+
+def _memory(loads: list[Result]) -> Table:
+    names = [n for n in _names(loads) if any(n in x.times and x.times[n].peak_bytes for x in loads)]
+    table = [["load", *(f"{name} peak MB" for name in names)]]
+    for load in loads:
+        peaks = [load.times[n].peak_bytes if n in load.times else None for n in names]
+        table.append([load.name, *("-" if p is None else f"{p / 1e6:,.0f}" for p in peaks)])
+    return table if names else []
+
+
+def _differences(loads: list[Result]) -> Table:
+    """Largest difference from ours, nats a token: that all do the same work."""
+    names = [n for n in _names(loads) if any(n in x.times and x.times[n].difference for x in loads)]
+    table = [["load", *(f"{name} - cold, nats" for name in names)]]
+    for load in loads:
+        found = [load.times[n].difference if n in load.times else None for n in names]
+        table.append([load.name, *("-" if d is None else f"{d:.1e}" for d in found)])
+    return table if names else []
+
+
+def _figures(run: Run) -> Table:
+    def cell(value: float) -> str:
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:,.3g}"
+
+    aimed = {target.what for target in targets(run)}
+    found = {name: value for name, value in run.figures.items() if name not in aimed}
+    return [["what", "found"], *([name, cell(value)] for name, value in found.items())]
+
+
+def _targets(run: Run) -> Table:
+    return [["what", "found", "target", ""], *(target.row() for target in targets(run))]
+
+
+def _failures(run: Run) -> Table:
+    table = [["contestant", "load", "why"]]
+    table += [["", what, why] for what, why in run.failures.items()]
+    for load in run.loads.values():
+        table += [[name, load.name, why] for name, why in load.failures.items()]
+    return table

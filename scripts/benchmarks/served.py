@@ -50,7 +50,12 @@ class Server:
     ) -> None:
         self._stop()
 
-    def idle_cpu_seconds(self) -> float | None:
+    def figures(self) -> dict[str, float]:
+        found = {"process start to healthy, s": self.start_seconds}
+        idle = self._idle_cpu_seconds()
+        return found if idle is None else found | {"processor time in 5 idle s, s": idle}
+
+    def _idle_cpu_seconds(self) -> float | None:
         """Processor seconds used in 5 s of doing nothing; None where there is no /proc."""
         time.sleep(1.0)
         before = self._cpu_seconds()
@@ -91,18 +96,6 @@ class Server:
                 self._process.kill()
                 self._process.wait()
         self._log.close()
-
-
-def score(url: str, rows: Sequence[Row]) -> list[float]:
-    """One request with all rows as ids; their loglikelihoods in order."""
-    items = [
-        {"context": row.ids[: row.start].tolist(), "continuation": row.targets.tolist()}
-        for row in rows
-    ]
-    answer = httpx.post(f"{url}/score", json={"items": items}, timeout=None)
-    if answer.status_code != 200:
-        raise RuntimeError(f"the server answered {answer.status_code}: {answer.text[:500]}")
-    return [result["scores"][0]["loglikelihood"] for result in answer.json()["results"]]
 
 
 def complete(url: str, rows: Sequence[Row]) -> int:

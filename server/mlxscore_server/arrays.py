@@ -24,6 +24,13 @@ def view_numpy(array: mx.array) -> NDArray[Any]:
     return np.array(cast(Any, array), copy=False)
 
 
+def new_array(shape: tuple[int, ...]) -> tuple[mx.array, NDArray[np.float32]]:
+    """A float32 array of nobody else's and its own memory, to be written before it is used (CPU)."""
+    array = mx.zeros(shape)
+    mx.eval(array)
+    return array, view_numpy(array)
+
+
 def parameters(model: nn.Module) -> list[tuple[str, mx.array]]:
     """A model's parameters by dotted name."""
     return cast(list[tuple[str, mx.array]], tree_flatten(model.parameters()))

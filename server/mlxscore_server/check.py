@@ -1,7 +1,8 @@
-"""The self-check at load: this model's batched, padded, split-head scores against its own `__call__`.
+"""The self-check at load: this model's batched, split-head scores against its own `__call__`.
 
 Nothing is believed of an architecture: a small probe decides whether left padding is right for it,
-which form of mask it understands, and whether the head's split keeps its numbers.
+which form of mask it understands, whether the head's split keeps its numbers, and whether the
+packed layout gives the same.
 """
 
 import logging
@@ -19,9 +20,9 @@ from mlxscore_server.arrays import to_mlx, to_numpy
 from mlxscore_server.errors import StartupError
 from mlxscore_server.head import Project
 from mlxscore_server.padding import MASK_FORMS, MaskForm
-from mlxscore_server.plan import MicroBatch
 from mlxscore_server.row import Row, RowScore
 from mlxscore_server.scoring import BatchScorer, Layout
+from mlxscore_server.settings import LayoutChoice
 
 log = logging.getLogger("mlxscore")
 
@@ -29,22 +30,45 @@ log = logging.getLogger("mlxscore")
 # Padding that reaches a recurrent state shows as 0.5 to 6 in the worst row, rounding as 1e-6 in
 # float32. What half precision does depends on the model and is measured; this much is always allowed.
 _LIMITS = {mx.float32: 1e-4, mx.float16: 0.01, mx.bfloat16: 0.05}
+_CHAINED_TOKENS = 24
+"""Micro-batches so small that the probe's prefixes are kept from one to the next."""
+_PROBE_BYTES = 2**28
 _LONGEST_WINDOW = 512
 """Windows up to this are crossed by the probe; a longer one costs too much at each start."""
 
 
-def self_check(scorer: BatchScorer, model: nn.Module) -> wire.SelfCheck:
+def self_check(scorer: BatchScorer, model: nn.Module, layout: LayoutChoice) -> wire.SelfCheck:
     """Set the scorer's layout and mask form to the best that is right; what was found.
 
     Raises StartupError where not even rows of equal length agree with the model's own answers.
     """
+    found = _check_padding(scorer, model)
+    if layout == "left-padded":
+        return found
+    padded, forms = scorer.layout, scorer.forward.mask_form
+    reason = _check_packed(scorer, model)
+    if isinstance(reason, str):
+        scorer.layout, scorer.forward.mask_form = padded, forms
+        log.info("not packed, %s rows: %s", padded, reason)
+        return found.model_copy(update={"packed_reason": reason})
+    scorer.layout = "packed"
+    return found.model_copy(
+        update={
+            "layout": "packed",
+            "max_error": float(reason.max()),
+            "mean_error": float(reason.mean()),
+        }
+    )
+
+
+def _check_padding(scorer: BatchScorer, model: nn.Module) -> wire.SelfCheck:
     unequal, equal = _probe_rows(scorer, model)
     wanted = [_own_logprobs(model, row) for row in unequal]
     reason = "no way was tried"
     for _ in range(2):
         limit = _limit(scorer, model, equal)
         for layout, form in _ways():
-            scorer.layout, scorer.mask_form = layout, form
+            scorer.layout, scorer.forward.mask_form = layout, form
             padded = layout == "left-padded"
             if padded:
                 errors = _errors(scorer, unequal, wanted)
@@ -55,6 +79,7 @@ def self_check(scorer: BatchScorer, model: nn.Module) -> wire.SelfCheck:
             elif (worst := max(float(row.mean()) for row in errors)) <= limit:
                 together = np.concatenate(errors)
                 return wire.SelfCheck(
+                    layout=layout,
                     padding=layout,
                     max_error=float(together.max()),
                     mean_error=float(together.mean()),
@@ -71,6 +96,55 @@ def self_check(scorer: BatchScorer, model: nn.Module) -> wire.SelfCheck:
     )
 
 
+def _check_packed(scorer: BatchScorer, model: nn.Module) -> NDArray[np.float64] | str:
+    """|differences| of the packed layout from single rows, or why it is not right for this model.
+
+    Rows that share prefixes, that share nothing, beyond a layer's window; in one micro-batch, in
+    many with what came before kept, and once more with all of it kept.
+    """
+    if not scorer.head.found:
+        return "the model has no output head of its own"
+    rows = _sharing_rows(scorer, model)
+    wanted = [_own_logprobs(model, row) for row in rows]
+    _, equal = _probe_rows(scorer, model)
+    limit = _limit(scorer, model, equal)
+    scorer.layout = "packed"
+    before = scorer.max_batch_tokens, scorer.kept.max_bytes
+    found: list[NDArray[np.float64]] = []
+    try:
+        for batch_tokens in (before[0], _CHAINED_TOKENS, _CHAINED_TOKENS):
+            if batch_tokens == before[0]:
+                scorer.kept.max_bytes = 0
+            else:
+                scorer.kept.max_bytes = max(before[1], _PROBE_BYTES)
+            scorer.max_batch_tokens = batch_tokens
+            errors = _errors(scorer, rows, wanted)
+            if isinstance(errors, str):
+                return errors
+            worst = max(float(row.mean()) for row in errors)
+            if worst > limit:
+                return f"a packed row differs from itself alone by {worst:.2g} nats a token"
+            found += errors
+    finally:
+        scorer.max_batch_tokens, scorer.kept.max_bytes = before
+        scorer.kept.clear()
+    return np.concatenate(found)
+
+
+def _sharing_rows(scorer: BatchScorer, model: nn.Module) -> list[Row]:
+    """Rows with a prefix in common, of several lengths, with long and short ends; and without one."""
+    window = _window(model)
+    rng = np.random.default_rng(1)
+
+    def ids(length: int) -> NDArray[np.int32]:
+        return rng.integers(0, scorer.head.num_embeddings, length).astype(np.int32)
+
+    base, question = ids(max(40, window + 9)), ids(35)
+    ends = [*(np.append(question, ids(n)) for n in (1, 1, 2, 4)), ids(38), ids(45)]
+    rows = [np.append(base, end) for end in ends]
+    return [Row(row.astype(np.int32), 1) for row in [*rows, ids(3), ids(20), ids(21)]]
+
+
 def _ways() -> Iterator[tuple[Layout, MaskForm]]:
     for form in MASK_FORMS:
         yield "left-padded", form
@@ -79,8 +153,7 @@ def _ways() -> Iterator[tuple[Layout, MaskForm]]:
 
 def _probe_rows(scorer: BatchScorer, model: nn.Module) -> tuple[list[Row], list[Row]]:
     """Rows of unequal and of equal length, random ids, every position scored."""
-    windows = [getattr(layer, "max_size", 0) or 0 for layer in make_prompt_cache(model)]
-    window = max((w for w in windows if w <= _LONGEST_WINDOW), default=0)
+    window = _window(model)
     rng = np.random.default_rng(0)
 
     def row(length: int) -> Row:
@@ -88,6 +161,11 @@ def _probe_rows(scorer: BatchScorer, model: nn.Module) -> tuple[list[Row], list[
 
     lengths = [3, 8, max(25, window + 9)]
     return [row(n) for n in lengths], [row(12) for _ in range(3)]
+
+
+def _window(model: nn.Module) -> int:
+    windows = [getattr(layer, "max_size", 0) or 0 for layer in make_prompt_cache(model)]
+    return max((w for w in windows if w <= _LONGEST_WINDOW), default=0)
 
 
 def _own_logprobs(model: nn.Module, row: Row) -> NDArray[np.float64]:
@@ -121,7 +199,7 @@ def _errors(
 ) -> list[NDArray[np.float64]] | str:
     """Each row's |differences| when the rows run as one micro-batch, or why they could not."""
     try:
-        scores = scorer.score(MicroBatch.of(rows))
+        scores = scorer.score_rows(rows)
     except Exception as error:
         return f"the model raised {type(error).__name__}: {error}".splitlines()[0]
     differences: list[NDArray[np.float64]] = []

@@ -1,8 +1,12 @@
 """What differs between the back ends, decided in one place. Import after the BLAS is loaded."""
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 
 import mlx.core as mx
+
+from mlxscore_server.block_attention import BlockAttention, attend_mlx
+from mlxscore_server.block_costs import BlockCosts
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,21 @@ class Device:
     """Freed buffers that MLX may keep for reuse."""
     numpy_reads_logits: bool
     """Whether log-sum-exp and its kind run in numpy on the shared memory."""
+    node_cost: int
+    """Tokens that a shared prefix must save to be computed apart."""
+    block_costs: BlockCosts
+    """What attention costs in blocks of various shapes."""
+    attend: BlockAttention = field(default=attend_mlx, repr=False)
+    """How attention blocks are computed."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the device; on a CPU, and where it is shared, the machine's."""
+        info = mx.device_info()
+        for name in ("memory_size", "total_memory"):
+            if info.get(name):
+                return int(info[name])
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 # CPU: numpy, because MLX's exp costs 20 ns an element there (numpy's 0.65) and its long sums run one
@@ -35,6 +54,19 @@ _CPU = Device(
     logits_bytes=64 * 2**20,
     cache_bytes=2**30,
     numpy_reads_logits=True,
+    node_cost=16,
+    block_costs=BlockCosts(
+        short=32,
+        max_queries=256,
+        query_multiple=1,
+        masked_query_multiple=1,
+        key_multiple=1,
+        max_block_keys=2**16,
+        block=1e5,
+        mask_factor=1.3,
+        query_row=100,
+        key_row=50,
+    ),
 )
 # CUDA builds a graph for each new attention shape (0.3 to 2.6 s the first time), so lengths are
 # rounded. Budget, one H200, 1B in bf16, 128 rows of 64-1024: 133 k tok/s at 2,048 tokens, 185 k at
@@ -47,6 +79,8 @@ _CUDA = Device(
     logits_bytes=2**30,
     cache_bytes=16 * 2**30,
     numpy_reads_logits=False,
+    node_cost=16,
+    block_costs=BlockCosts.cuda(),
 )
 # Not measured here: no Metal device was at hand. The values are the careful ones.
 _METAL = Device(
@@ -57,6 +91,8 @@ _METAL = Device(
     logits_bytes=512 * 2**20,
     cache_bytes=4 * 2**30,
     numpy_reads_logits=False,
+    node_cost=16,
+    block_costs=BlockCosts.cuda(),
 )
 
 

@@ -7,28 +7,22 @@ plain numpy leaves it.
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
 from mlxscore_client import wire
-from mlxscore_server.errors import EngineStopped, MlxscoreError, NotReady, QueueFull, ScoringFailed
-from mlxscore_server.plan import MicroBatch
-from mlxscore_server.queue import Entry, Job, ScoreQueue
-from mlxscore_server.resident import Loaded, Scorer
+from mlxscore_server.errors import EngineStopped, NotReady, QueueFull
+from mlxscore_server.queue import Job, ScoreQueue
+from mlxscore_server.resident import Loaded
 from mlxscore_server.row import Row, RowScore
+from mlxscore_server.runner import Runner
 from mlxscore_server.settings import Settings
 
 log = logging.getLogger("mlxscore")
 
 T = TypeVar("T")
-
-# How many micro-batches' worth of rows are planned together: enough to sort by length and to find
-# equal inputs, few enough that a newcomer does not wait behind all of a bulk run.
-WINDOW_BATCHES = 4
-
 
 @dataclass(frozen=True)
 class Scored:
@@ -56,7 +50,7 @@ class Engine:
         self._aborting = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = asyncio.Event()
-        self._tokens_per_second = 0.0
+        self._runner: Runner | None = None
         self.stopped = asyncio.Event()
         """Set when the MLX thread has ended, for whatever reason."""
         self.failure: BaseException | None = None
@@ -132,7 +126,7 @@ class Engine:
 
     def _queue_full(self, job: Job) -> QueueFull:
         waiting = self._queue.tokens
-        rate = self._tokens_per_second or 1000.0
+        rate = (self._runner and self._runner.tokens_per_second) or 1000.0
         return QueueFull(
             f"{waiting} tokens wait already and this request brings {job.waiting_tokens}; the limit "
             f"(--max-queued-tokens) is {self._queue.max_tokens}",
@@ -170,12 +164,11 @@ class Engine:
     def _main(self) -> None:
         try:
             loaded = self._load()
+            self._runner = Runner(self._queue, loaded.scorer, lambda: self._aborting)
             self._loaded = loaded
             self._on_loop(self._ready.set)
             try:
-                window_tokens = WINDOW_BATCHES * loaded.scorer.max_batch_tokens
-                while (window := self._queue.take(window_tokens)) is not None:
-                    self._score_window(loaded.scorer, window)
+                self._runner.run()
             finally:
                 loaded.scorer.close()
         except BaseException as error:  # whatever it is, nobody may be left waiting
@@ -183,60 +176,13 @@ class Engine:
             if self._loaded is not None:
                 log.critical("the MLX thread died", exc_info=error)
         finally:
+            ended = EngineStopped("the scoring thread has ended")
+            if self._runner is not None:
+                self._runner.abandon(ended)
             for job in self._queue.clear():
-                job.fail(EngineStopped("the scoring thread has ended"))
+                job.fail(ended)
             self._on_loop(self._ready.set)
             self._on_loop(self.stopped.set)
-
-    def _score_window(self, scorer: Scorer, window: list[Entry]) -> None:
-        try:
-            # Rows are looked up by identity: equal rows of two callers are two rows.
-            entries: dict[int, list[Entry]] = {}
-            for entry in window:
-                entries.setdefault(id(entry.row), []).append(entry)
-            for batch in scorer.plan([entry.row for entry in window]):
-                taken = [entries[id(row)].pop() for row in batch.rows]
-                if self._aborting:
-                    for entry in taken:
-                        entry.job.fail(EngineStopped("the server is shutting down"))
-                else:
-                    self._score_batch(scorer, taken, batch)
-        except BaseException as error:
-            self.failure = error  # first: who is told so may look at the state at once
-            for entry in window:
-                entry.job.fail(EngineStopped("the scoring thread has ended"))
-            raise
-
-    def _score_batch(self, scorer: Scorer, entries: list[Entry], batch: MicroBatch) -> None:
-        wanted = [entry for entry in entries if entry.job.wanted]
-        if not wanted:
-            return
-        if len(wanted) < len(entries):
-            batch = MicroBatch.of(entry.row for entry in wanted)
-        started = time.monotonic()
-        try:
-            answers = scorer.score(batch)
-            assert len(answers) == len(wanted), "this is a bug: one answer a row"
-        except Exception as error:
-            log.exception("a micro-batch of %d rows failed", len(wanted))
-            failed = ScoringFailed("the model failed on this request's micro-batch")
-            failed.__cause__ = error
-            for entry in wanted:
-                entry.job.fail(failed)
-            return
-        self._measure(batch.computed_tokens, time.monotonic() - started)
-        for entry, answer, computed in zip(wanted, answers, batch.computed_by_row(), strict=True):
-            if isinstance(answer, MlxscoreError):
-                if isinstance(answer, ScoringFailed):
-                    answer.row = entry.index
-                entry.job.fail(answer)
-            else:
-                entry.job.answer(entry.index, answer, computed)
-
-    def _measure(self, tokens: int, seconds: float) -> None:
-        rate = tokens / max(seconds, 1e-6)
-        before = self._tokens_per_second or rate
-        self._tokens_per_second = 0.8 * before + 0.2 * rate
 
 
 def _resolve(future: "asyncio.Future[Scored]", job: Job) -> None:
@@ -247,4 +193,4 @@ def _resolve(future: "asyncio.Future[Scored]", job: Job) -> None:
     else:
         scores = [score for score in job.scores if score is not None]
         assert len(scores) == len(job.rows), "this is a bug: a finished job has all its scores"
-        future.set_result(Scored(scores, job.computed_tokens, cached_tokens=0))
+        future.set_result(Scored(scores, job.computed_tokens, job.cached_tokens))

@@ -5,7 +5,7 @@ watching one forward pass, and from then on it first selects the wanted rows of 
 the model's own `__call__` does everything else, so scaling and soft-caps stay as they are.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -91,7 +91,7 @@ def _num_embeddings(seen: list[_Seen], tokens: mx.array) -> int | None:
 
 
 class Head:
-    """Runs a model with its output projection on the wanted rows only, in chunks of rows.
+    """Runs a model with its output projection on the wanted rows only.
 
     `found` is False where no projection was seen: then the whole model runs and rows of its logits
     are taken, which is right but costs memory for all positions.
@@ -139,38 +139,29 @@ class Head:
     def _logits(self, hidden: mx.array) -> mx.array:
         return self._project(self._module, hidden.astype(mx.float32) if self._float32 else hidden)
 
-    def logits(
-        self, tokens: mx.array, cache: list[Any] | None, rows: mx.array, chunk: int
-    ) -> Iterator[mx.array]:
-        """Logits of the wanted rows, (n, V) at a time, n <= chunk, in order; lazy.
+    def body(self, tokens: mx.array, cache: list[Any] | None, rows: mx.array) -> mx.array:
+        """What the head would read at the wanted rows, (W, D); lazy.
 
-        `tokens` (B, L) int32; `rows` (W,) int32 index the B * L positions. float32 if the head is.
+        `tokens` (B, L) int32; `rows` (W,) int32 index the B * L positions. Where no projection was
+        found, the logits themselves, (W, V).
         """
         if not self.found:
             whole = self._model(tokens, cache=cache) if cache is not None else self._model(tokens)
-            whole = mx.take(whole.reshape(-1, self.vocab_size), rows, axis=0)
-            for i in range(0, rows.size, chunk):
-                part = whole[i : i + chunk]
-                yield part.astype(mx.float32) if self._float32 else part
-            return
-        hidden = self._body(tokens, cache, rows)
-        if rows.size > chunk:
-            # Else each chunk would hold the graph of the whole body.
-            mx.async_eval(hidden)
-        for i in range(0, rows.size, chunk):
-            part = hidden[:, i : i + chunk]
-            yield (self._logits(part) if self._plain else self._replay(part))[0]
-
-    def _body(self, tokens: mx.array, cache: list[Any] | None, rows: mx.array) -> mx.array:
-        """Hidden states that the head would read, at the wanted rows: (1, W, D)."""
+            return mx.take(whole.reshape(-1, self.vocab_size), rows, axis=0)
         self._rows = rows
         try:
             # The stand-in projection's answer is not logits: what follows it is dropped unevaluated.
             _ = self._model(tokens, cache=cache) if cache is not None else self._model(tokens)
             assert self._hidden is not None, "this is a bug: the projection was not called"
-            return self._hidden
+            return self._hidden[0]
         finally:
             self._rows = self._hidden = None
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """Logits (n, V) of (n, D) rows that `body` gave; lazy. float32 if the head is."""
+        if not self.found:
+            return hidden.astype(mx.float32) if self._float32 else hidden
+        return (self._logits(hidden[None]) if self._plain else self._replay(hidden[None]))[0]
 
     def _replay(self, hidden: mx.array) -> mx.array:
         """What the model's own code does from the projection on.

@@ -15,6 +15,7 @@ from mlxscore_client import wire
 from mlxscore_server.arrays import dtype_name, parameters
 from mlxscore_server.check import self_check
 from mlxscore_server.checkpoint import find_adapter, find_checkpoint
+from mlxscore_server.dequantize import unpack
 from mlxscore_server.device import Device, current
 from mlxscore_server.errors import StartupError
 from mlxscore_server.fingerprint import fingerprint
@@ -54,7 +55,7 @@ def _load(settings: Settings) -> Loaded:
         time.monotonic() - started,
         dtype,
         device.name,
-        loaded.card.self_check.padding,
+        loaded.card.self_check.layout,
         loaded.card.system_fingerprint,
     )
     return loaded
@@ -76,9 +77,13 @@ def make_ready(
         device,
         float32_head=settings.head_dtype == "float32",
         max_batch_tokens=settings.max_batch_tokens,
+        share_prefixes=settings.share_prefixes,
+        kept_bytes=_kept_bytes(settings, device),
     )
-    found = self_check(scorer, model)
-    if found.padding == "equal-length":
+    found = self_check(scorer, model, settings.layout)
+    if settings.layout == "packed" and found.layout != "packed":
+        raise StartupError(f"--layout packed is not right for this model: {found.packed_reason}")
+    if found.layout == "equal-length":
         log.warning(
             "padding changes this model's scores (%s): only rows of equal length share a micro-batch",
             found.reason,
@@ -113,6 +118,12 @@ def make_ready(
         self_check=found,
     )
     return Loaded(scorer, encoder, card)
+
+
+def _kept_bytes(settings: Settings, device: Device) -> int:
+    if settings.prefix_cache_mb is None:
+        return device.memory_bytes // 16
+    return settings.prefix_cache_mb * 2**20
 
 
 def _prepare(device: Device) -> None:
@@ -153,6 +164,7 @@ def _set_dtype(model: nn.Module, settings: Settings, device: Device) -> str:
         if floating != {wanted}:
             log.info("weights are converted to %s", dtype_name(wanted))
         model.set_dtype(wanted)
+    unpack(model, settings.dequantize, wanted, device)
     if wanted == mx.float32:
         # CUDA multiplies float32 in TF32 (10 bits of mantissa) unless told otherwise.
         os.environ.setdefault("MLX_ENABLE_TF32", "0")

@@ -17,7 +17,7 @@ from mlx_lm.models import cache as mlx_cache
 from numpy.typing import NDArray
 
 from mlxscore_server.arrays import to_mlx
-from mlxscore_server.row import Row
+from mlxscore_server.row import Ids
 
 MaskForm = Literal["additive", "additive-5d", "boolean"]
 """How a padded batch's mask is given: (B, 1, L, L) additive for fused attention; (B, 1, 1, L, L) for
@@ -26,19 +26,17 @@ models that split heads into groups and add the mask themselves (gemma2); (B, 1,
 MASK_FORMS: tuple[MaskForm, ...] = ("additive", "additive-5d", "boolean")
 
 # Finite, so that no row of attention scores is all -inf (NaN, which spreads); float16 ends at 65504.
-_HIDDEN = {mx.float32: -1e9, mx.bfloat16: -1e9, mx.float16: -3e4}
+HIDDEN = {mx.float32: -1e9, mx.bfloat16: -1e9, mx.float16: -3e4}
 
 
 def right_justified(
-    rows: Sequence[Row], length: int
+    segments: Sequence[Ids], length: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Inputs as (B, length) int32 ids, zeros on the left, and the (B,) int32 left padding."""
-    lengths = np.array([row.num_inputs for row in rows], np.int32)
+    """(B, length) int32 ids, zeros on the left, and the (B,) int32 left padding."""
+    lengths = np.array([len(segment) for segment in segments], np.int32)
     left_padding = np.int32(length) - lengths
-    tokens = np.zeros((len(rows), length), np.int32)
-    tokens[np.arange(length)[None, :] >= left_padding[:, None]] = np.concatenate(
-        [row.inputs for row in rows]
-    )
+    tokens = np.zeros((len(segments), length), np.int32)
+    tokens[np.arange(length)[None, :] >= left_padding[:, None]] = np.concatenate(segments)
     return tokens, left_padding
 
 
@@ -76,7 +74,7 @@ class PaddedBatch:
         mask = (seen[None] & shown)[:, None]
         if self._form == "boolean":
             return mask
-        hidden = mx.array(_HIDDEN[self._dtype], self._dtype)
+        hidden = mx.array(HIDDEN[self._dtype], self._dtype)
         additive = mx.where(mask, mx.array(0, self._dtype), hidden)
         return additive[:, None] if self._form == "additive-5d" else additive
 

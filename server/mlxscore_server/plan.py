@@ -1,92 +1,69 @@
-"""Rows in, micro-batches out: what is computed together, and what only once. Knows no MLX, no time.
+"""A tree of segments in, micro-batches out: what is computed together. Knows no MLX, no time.
 
-This is the seam between the queue and the scorer: a planner that shares prefixes gives the same
-`MicroBatch`es another shape and nothing above or below it changes.
+A micro-batch is a run of the tree's nodes, in their order: parents come before children and
+depth-first, so between two micro-batches only one path's keys and values are needed again.
 """
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mlxscore_server.row import Row
+from mlxscore_server.tree import Tree
+
+Int64s = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Rows that run in one forward pass.
+    """The nodes [first, last) of a tree, which run in one forward pass."""
 
-    Rows with equal inputs share a slot: four one-letter answers to one question are one slot with
-    four targets.
+    first: int
+    last: int
+    length: int | None = None
+    """None: packed, exactly the nodes' tokens. Else left-padded: each node is padded to this."""
+
+
+def cut_packed(tree: Tree, max_batch_tokens: int) -> list[MicroBatch]:
+    """Micro-batches of at most `max_batch_tokens` tokens, of nearly equal size.
+
+    No node may be longer than that (`grow` cuts what is).
     """
-
-    rows: tuple[Row, ...]
-    slots: tuple[int, ...]
-    """For each row, the slot (line of the padded batch) that computes it."""
-    inputs: tuple[Row, ...]
-    """For each slot, a row that has its input."""
-    length: int
-    """Tokens in each slot after padding."""
-
-    @property
-    def padded_tokens(self) -> int:
-        return len(self.inputs) * self.length
-
-    @property
-    def computed_tokens(self) -> int:
-        """Tokens of the slots, without the padding."""
-        return sum(row.num_inputs for row in self.inputs)
-
-    def computed_by_row(self) -> list[int]:
-        """`computed_tokens` shared out: the first row of each slot pays for it, the others nothing."""
-        paid: set[int] = set()
-        shares: list[int] = []
-        for row, slot in zip(self.rows, self.slots, strict=True):
-            shares.append(0 if slot in paid else row.num_inputs)
-            paid.add(slot)
-        return shares
-
-    @staticmethod
-    def of(rows: Iterable[Row], length: int | None = None) -> "MicroBatch":
-        """Pack rows as they are; `length` pads beyond the longest of them."""
-        slot_of: dict[bytes, int] = {}
-        all_rows: list[Row] = []
-        slots: list[int] = []
-        inputs: list[Row] = []
-        for row in rows:
-            slot = slot_of.setdefault(row.key, len(inputs))
-            if slot == len(inputs):
-                inputs.append(row)
-            all_rows.append(row)
-            slots.append(slot)
-        longest = max((row.num_inputs for row in inputs), default=0)
-        return MicroBatch(tuple(all_rows), tuple(slots), tuple(inputs), max(longest, length or 0))
+    lengths = np.diff(tree.offsets).tolist()
+    total = int(tree.offsets[-1])
+    if not total:
+        return []
+    enough = total / -(-total // max_batch_tokens)
+    edges, tokens = [0], 0
+    for node, length in enumerate(lengths):
+        if tokens and (tokens >= enough or tokens + length > max_batch_tokens):
+            edges.append(node)
+            tokens = 0
+        tokens += length
+    edges.append(len(lengths))
+    return [MicroBatch(first, last) for first, last in pairwise(edges)]
 
 
-def plan(
-    rows: Sequence[Row],
+def cut_padded(
+    tree: Tree,
     *,
     max_batch_tokens: int,
     batch_overhead: int,
     pad: bool = True,
     length_multiple: int = 1,
 ) -> list[MicroBatch]:
-    """Cut rows into micro-batches of at most `max_batch_tokens` padded tokens, shortest first.
+    """Micro-batches of at most `max_batch_tokens` padded tokens; of a tree of roots, shortest first.
 
-    A row longer than the budget runs alone. Among all ways to cut the rows, sorted by length, the
-    one with the least cost is taken: padded tokens plus `batch_overhead` tokens a micro-batch (what
-    starting one costs on this device). Without `pad` only rows of equal length meet. Where there is
-    padding anyway, lengths are rounded up to `length_multiple`, so that few shapes occur.
+    A node longer than the budget runs alone. Among all ways to cut the nodes, which are sorted by
+    length, the one with the least cost is taken: padded tokens plus `batch_overhead` tokens a
+    micro-batch (what starting one costs on this device). Without `pad` only nodes of equal length
+    meet. Where there is padding anyway, lengths are rounded up to `length_multiple`, so that few
+    shapes occur.
     """
-    by_input: dict[bytes, list[Row]] = {}
-    for row in rows:
-        by_input.setdefault(row.key, []).append(row)
-    groups = sorted(by_input.values(), key=lambda group: group[0].num_inputs)
-    if not groups:
+    lengths = np.diff(tree.offsets)
+    if not len(lengths):
         return []
-    lengths = np.array([group[0].num_inputs for group in groups])
     distinct, counts = np.unique(lengths, return_counts=True)
     ends = np.cumsum(counts)
     batches: list[MicroBatch] = []
@@ -95,24 +72,19 @@ def plan(
     ):
         length = int(distinct[last])
         if first < last:
-            length = _round_up(length, length_multiple)
-        band = groups[int(ends[first] - counts[first]) : int(ends[last])]
+            length = -(-length // length_multiple) * length_multiple
+        start, stop = int(ends[first] - counts[first]), int(ends[last])
         cap = max(1, max_batch_tokens // length)
         # As many micro-batches as the budget asks for, of nearly equal size.
-        num_batches = -(-len(band) // cap)
-        edges = [len(band) * i // num_batches for i in range(num_batches + 1)]
-        for start, stop in pairwise(edges):
-            batches.append(MicroBatch.of(chain.from_iterable(band[start:stop]), length))
+        num_batches = -(-(stop - start) // cap)
+        edges = [start + (stop - start) * i // num_batches for i in range(num_batches + 1)]
+        batches += [MicroBatch(a, b, length) for a, b in pairwise(edges)]
     return batches
 
 
-def _round_up(n: int, multiple: int) -> int:
-    return -(-n // multiple) * multiple
-
-
 def _bands(
-    lengths: NDArray[np.int64],
-    counts: NDArray[np.int64],
+    lengths: Int64s,
+    counts: Int64s,
     max_batch_tokens: int,
     batch_overhead: int,
     pad: bool,

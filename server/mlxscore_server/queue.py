@@ -27,6 +27,7 @@ class Job:
     finished: bool = False
     error: BaseException | None = None
     computed_tokens: int = 0
+    cached_tokens: int = 0
     scores: list[RowScore | None] = field(default_factory=list[RowScore | None])
     taken: int = 0
     unanswered: int = 0
@@ -45,12 +46,15 @@ class Job:
     def waiting_tokens(self) -> int:
         return int(self.costs[self.taken :].sum())
 
-    def answer(self, index: int, score: RowScore, computed_tokens: int) -> None:
+    def answer(
+        self, index: int, score: RowScore, computed_tokens: int, cached_tokens: int = 0
+    ) -> None:
         """Record one row's score; the last one finishes the job."""
         if self.finished:
             return
         self.scores[index] = score
         self.computed_tokens += computed_tokens
+        self.cached_tokens += cached_tokens
         self.unanswered -= 1
         if not self.unanswered:
             self._finish()
@@ -116,13 +120,16 @@ class ScoreQueue:
                 self._jobs.remove(job)
                 self._tokens -= job.waiting_tokens
 
-    def take(self, max_tokens: int) -> list[Entry] | None:
-        """Wait for work; rows of about `max_tokens`, fair across jobs. None: closed and empty."""
+    def take(self, max_tokens: int, *, wait: bool = True) -> list[Entry] | None:
+        """Rows of about `max_tokens`, fair across jobs. None: closed and empty.
+
+        Waits for work; or not, and then the list may be empty.
+        """
         with self._changed:
-            while not self._jobs and not self._closed:
+            while wait and not self._jobs and not self._closed:
                 self._changed.wait()
             if not self._jobs:
-                return None
+                return None if self._closed else []
             window: list[Entry] = []
             left = max_tokens
             while self._jobs and left > 0:
@@ -132,6 +139,18 @@ class ScoreQueue:
                     left -= self._take_from(self._jobs.popleft(), min(share, left), window)
                     if left <= 0:
                         break
+            return window
+
+    def take_small(self, max_tokens: int) -> list[Entry]:
+        """All rows of jobs that have come since the last `take` and are small: together at most
+        `max_tokens`, the first to come first. They need not wait for the window that runs."""
+        with self._changed:
+            window: list[Entry] = []
+            left = max_tokens
+            for job in [job for job in self._jobs if not job.taken and job.waiting_tokens <= left]:
+                if job.waiting_tokens <= left:
+                    self._jobs.remove(job)
+                    left -= self._take_from(job, left, window)
             return window
 
     def _take_from(self, job: Job, share: int, window: list[Entry]) -> int:

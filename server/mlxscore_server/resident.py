@@ -2,13 +2,50 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from mlxscore_client import wire
 from mlxscore_server.errors import MlxscoreError
-from mlxscore_server.plan import MicroBatch
 from mlxscore_server.row import Row, RowScore
 from mlxscore_server.tokens import Encoder
+
+
+class Window(Protocol):
+    """Rows that are scored together, in steps: micro-batches."""
+
+    @property
+    def num_steps(self) -> int: ...
+
+    @property
+    def computed(self) -> Sequence[int]:
+        """For each row the tokens computed for it; what several share, the first pays for."""
+        ...
+
+    @property
+    def cached(self) -> Sequence[int]:
+        """For each row the tokens that were kept from earlier."""
+        ...
+
+    def tokens_of(self, step: int) -> int:
+        """Tokens that a step computes."""
+        ...
+
+    def rows_of(self, step: int) -> Sequence[int]:
+        """The rows that cannot be answered without a step."""
+        ...
+
+    def start(self, step: int) -> Any:
+        """Begin with a step, in order; what to give to `finish`."""
+        ...
+
+    def finish(self, started: Any) -> Sequence[tuple[int, RowScore | MlxscoreError]]:
+        """Wait for a step: the rows that are complete with it and their answers, an error for a row
+        that has no finite score."""
+        ...
+
+    def close(self) -> None:
+        """No further step will come."""
+        ...
 
 
 class Scorer(Protocol):
@@ -16,15 +53,16 @@ class Scorer(Protocol):
 
     @property
     def max_batch_tokens(self) -> int:
-        """Padded tokens of one micro-batch."""
+        """Tokens of one micro-batch."""
         ...
 
-    def plan(self, rows: Sequence[Row]) -> list[MicroBatch]:
+    @property
+    def overlaps(self) -> bool:
+        """Whether a step that was started runs by itself, so that the next can be started meanwhile."""
+        ...
+
+    def plan(self, rows: Sequence[Row]) -> Window:
         """Cut rows into micro-batches that suit this model and device."""
-        ...
-
-    def score(self, batch: MicroBatch) -> list[RowScore | MlxscoreError]:
-        """One answer a row, in order; an error for a row that has no finite score."""
         ...
 
     def close(self) -> None:

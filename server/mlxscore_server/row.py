@@ -1,7 +1,6 @@
 """A row: token ids, which of them are scored, and the answer. Knows no threads, no MLX."""
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,8 @@ class Row:
     """Whether the answer holds ranks."""
     next_token: bool = False
     """Whether the model's first choice after the last id is scored too."""
+    salt: bytes = b""
+    """Rows share prefixes only with rows of the same salt."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.start < len(self.ids) + self.next_token:
@@ -54,9 +55,9 @@ class Row:
     def num_targets(self) -> int:
         return len(self.ids) - self.start + self.next_token
 
-    @cached_property
+    @property
     def key(self) -> bytes:
-        """Equal exactly where the inputs are equal: such rows are computed once."""
+        """Equal exactly where the inputs are: such rows, of the same salt, are computed once."""
         return self.inputs.tobytes()
 
 

@@ -1,59 +1,48 @@
-"""One micro-batch through the model: left-pad, mask, forward, masked gather. Knows no HTTP, no queue."""
+"""A model that scores rows: plan them, run them, answer. Knows no HTTP, no queue."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import mlx.core as mx
-import numpy as np
-from mlx import nn
-from mlx_lm.models.cache import make_prompt_cache
-from numpy.typing import NDArray
+import mlx.nn as nn
 
-from mlxscore_server.arrays import to_mlx
+from mlxscore_server import attention
 from mlxscore_server.device import Device
-from mlxscore_server.errors import MlxscoreError, NonFiniteLogits
+from mlxscore_server.errors import MlxscoreError
+from mlxscore_server.forward import Forward
 from mlxscore_server.head import Head
-from mlxscore_server.logits import Read, Wanted, read_mlx, read_numpy
-from mlxscore_server.padding import MaskForm, PaddedBatch, right_justified, stand_ins
-from mlxscore_server.plan import MicroBatch, plan
+from mlxscore_server.kept import Kept
+from mlxscore_server.plan import MicroBatch, cut_packed, cut_padded
+from mlxscore_server.remainder import Remainder, remainder
 from mlxscore_server.row import Row, RowScore
+from mlxscore_server.tree import Tree, grow
+from mlxscore_server.window import Window
 
-Layout = Literal["left-padded", "equal-length"]
+Layout = Literal["packed", "left-padded", "equal-length"]
 
 
-@dataclass(frozen=True)
-class _Pairs:
-    """Scored tokens of a micro-batch, P of them in row order, as positions of its (B, L) outputs."""
+@dataclass
+class Stats:
+    """What was planned since the scorer was made, in tokens."""
 
-    rows: NDArray[np.int32]
-    """(W,) wanted positions, ascending, each once: slot * L + column."""
-    row_of_pair: NDArray[np.int32]
-    """(P,) index into `rows`."""
-    targets: NDArray[np.int32]
-    """(P,)"""
-    ends: NDArray[np.int64]
-    """(number of rows,) where each row's pairs end."""
-
-    @staticmethod
-    def of(batch: MicroBatch) -> "_Pairs":
-        counts = np.array([row.num_targets for row in batch.rows])
-        ends = np.cumsum(counts)
-        # Input position p predicts token p + 1, and a slot's last input stands in the last column:
-        # the last target of each row is predicted in column L - 1.
-        last_of_row = (np.array(batch.slots) + 1) * batch.length - 1
-        num_pairs = int(ends[-1])
-        back = np.repeat(ends, counts) - 1 - np.arange(num_pairs)
-        positions = np.repeat(last_of_row, counts) - back
-        rows, row_of_pair = np.unique(positions, return_inverse=True)
-        targets = np.concatenate([row.targets for row in batch.rows])
-        return _Pairs(rows.astype(np.int32), row_of_pair.astype(np.int32), targets, ends)
+    windows: int = 0
+    micro_batches: int = 0
+    flat_tokens: int = 0
+    """As rows were asked for."""
+    computed_tokens: int = 0
+    padded_tokens: int = 0
+    """What the model is given, padding included."""
+    cached_tokens: int = 0
+    """What was kept from earlier windows, counted for each row."""
+    planning_seconds: float = 0.0
 
 
 class BatchScorer:
-    """Scores micro-batches with a resident model. Make and use it on one thread.
+    """Scores rows with a resident model. Make and use it on one thread.
 
-    `mask_form` and `layout` are what the self-check proved for this model.
+    `layout` and `forward.mask_form` are what the self-check proved for this model.
     """
 
     def __init__(
@@ -63,112 +52,94 @@ class BatchScorer:
         *,
         float32_head: bool = True,
         max_batch_tokens: int | None = None,
-        mask_form: MaskForm = "additive",
         layout: Layout = "left-padded",
+        share_prefixes: bool = True,
+        kept_bytes: int = 0,
     ) -> None:
-        self.head = Head(model, float32=float32_head)
-        self.mask_form: MaskForm = mask_form
+        self.forward = Forward(model, device, float32_head=float32_head)
+        self.kept = Kept(kept_bytes)
         self.layout: Layout = layout
         self.max_batch_tokens = max_batch_tokens or device.max_batch_tokens
+        self.share_prefixes = share_prefixes
+        self.stats = Stats()
         self._device = device
-        self._template: list[Any] = list(make_prompt_cache(model))
-        self._read: Callable[[mx.array, Wanted], Read] = (
-            read_numpy if device.numpy_reads_logits else read_mlx
-        )
-        self._chunk = max(1, device.logits_bytes // (4 * self.head.vocab_size))
+        attention.install()
 
-    def plan(self, rows: Sequence[Row]) -> list[MicroBatch]:
-        """Micro-batches that suit this model and device."""
-        return plan(
+    @property
+    def head(self) -> Head:
+        return self.forward.head
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether the device works by itself; on a CPU the caller's thread does the work."""
+        return self._device.name != "cpu"
+
+    def plan(self, rows: Sequence[Row]) -> Window:
+        """Rows as a window of micro-batches that suit this model and device."""
+        started = time.perf_counter()
+        packed = self.layout == "packed"
+        node_cost = self._device.node_cost
+        tree = grow(
             rows,
+            node_cost=node_cost,
+            longest=self.max_batch_tokens if packed else 2**31,
+            share=self.share_prefixes and packed,
+        )
+        left = remainder(tree, rows, self.kept, node_cost)
+        batches = self._cut(left.tree)
+        window = Window(
+            self.forward, self.kept, rows, left, batches, pad=self.layout == "left-padded"
+        )
+        self._count(rows, left, batches)
+        self.stats.planning_seconds += time.perf_counter() - started
+        return window
+
+    def _cut(self, tree: Tree) -> list[MicroBatch]:
+        if self.layout == "packed":
+            return cut_packed(tree, self.max_batch_tokens)
+        return cut_padded(
+            tree,
             max_batch_tokens=self.max_batch_tokens,
             batch_overhead=self._device.batch_overhead,
             pad=self.layout == "left-padded",
             length_multiple=self._device.length_multiple,
         )
 
-    def score(self, batch: MicroBatch) -> list[RowScore | MlxscoreError]:
+    def _count(self, rows: Sequence[Row], left: Remainder, batches: Sequence[MicroBatch]) -> None:
+        stats, offsets = self.stats, left.tree.offsets
+        stats.windows += 1
+        stats.micro_batches += len(batches)
+        stats.flat_tokens += sum(row.num_inputs for row in rows)
+        stats.computed_tokens += int(offsets[-1])
+        stats.cached_tokens += sum(left.cached)
+        for batch in batches:
+            if batch.length is None:
+                stats.padded_tokens += int(offsets[batch.last] - offsets[batch.first])
+            else:
+                stats.padded_tokens += batch.length * (batch.last - batch.first)
+
+    def score_rows(self, rows: Sequence[Row]) -> list[RowScore | MlxscoreError]:
         """Each row's score, in order; NonFiniteLogits for a row whose logits are NaN or infinite."""
-        pairs = _Pairs.of(batch)
-        tokens, left_padding = right_justified(batch.inputs, batch.length)
-        cache = None
-        if self.layout == "left-padded":
-            shared = PaddedBatch(left_padding, batch.length, self.head.dtype, self.mask_form)
-            cache = stand_ins(self._template, shared)
-        elif left_padding.any():
-            raise ValueError("this model's rows must be of equal length in a micro-batch")
-        tops = np.array([row.top_logprobs for row in batch.rows])
-        read = self._read_pairs(to_mlx(tokens), cache, pairs, batch, tops)
-        return _split(read, pairs.ends, batch.rows, tops)
-
-    def _read_pairs(
-        self,
-        tokens: mx.array,
-        cache: list[Any] | None,
-        pairs: _Pairs,
-        batch: MicroBatch,
-        tops: NDArray[np.int64],
-    ) -> Read:
-        """Run the model and read all pairs, in their order; `top_*` only for rows that ask for it."""
-        num_pairs = len(pairs.targets)
-        top, ranks = int(tops.max()), any(row.ranks for row in batch.rows)
-        top = min(top, self.head.vocab_size)
-        counts = np.diff(pairs.ends, prepend=0)
-        wants_top = np.repeat(tops > 0, counts)
-        targets = np.empty(num_pairs, np.int32)
-        logprobs = np.empty(num_pairs, np.float32)
-        greedy = np.empty(num_pairs, np.bool_)
-        rank = np.empty(num_pairs, np.int32) if ranks else None
-        top_ids = np.zeros((num_pairs if top else 0, top), np.int32)
-        top_logprobs = np.zeros((num_pairs if top else 0, top), np.float32)
-
-        order = np.argsort(pairs.row_of_pair, kind="stable")
-        sorted_rows = pairs.row_of_pair[order]
-        start = 0
-        for logits in self.head.logits(tokens, cache, to_mlx(pairs.rows), self._chunk):
-            stop = start + logits.shape[0]
-            here = order[np.searchsorted(sorted_rows, start) : np.searchsorted(sorted_rows, stop)]
-            rows = pairs.row_of_pair[here] - np.int32(start)
-            with_top = here[wants_top[here]]
-            top_rows, top_of = np.unique(
-                pairs.row_of_pair[with_top] - np.int32(start), return_inverse=True
-            )
-            read = self._read(logits, Wanted(rows, pairs.targets[here], ranks, top, top_rows))
-            targets[here], logprobs[here], greedy[here] = read.targets, read.logprobs, read.greedy
-            if rank is not None and read.ranks is not None:
-                rank[here] = read.ranks
-            if top:
-                top_ids[with_top] = read.top_ids[top_of]
-                top_logprobs[with_top] = read.top_logprobs[top_of]
-            start = stop
-        return Read(targets, logprobs, greedy, rank, top_ids, top_logprobs)
+        answers: dict[int, RowScore | MlxscoreError] = {}
+        window = self.plan(rows)
+        try:
+            before = None
+            for step in range(window.num_steps):
+                started = window.start(step)
+                if before is not None:
+                    answers.update(window.finish(before))
+                before = started
+            if before is not None:
+                answers.update(window.finish(before))
+        finally:
+            window.close()
+        return [answers[i] for i in range(len(rows))]
 
     def close(self) -> None:
         """Give the model its own head back and the thread's MLX state up. Last call on the thread."""
+        self.kept.clear()
+        attention.uninstall()
         self.head.close()
         mx.synchronize()
+        mx.clear_cache()
         mx.clear_streams()
-
-
-def _split(
-    read: Read, ends: NDArray[np.int64], rows: tuple[Row, ...], tops: NDArray[np.int64]
-) -> list[RowScore | MlxscoreError]:
-    """The pairs' answers, row by row, as arrays of their own (views would keep the whole batch)."""
-    answers: list[RowScore | MlxscoreError] = []
-    finite = np.logical_and.reduceat(np.isfinite(read.logprobs), np.concatenate([[0], ends[:-1]]))
-    for i, (row, end) in enumerate(zip(rows, ends.tolist(), strict=True)):
-        if not finite[i]:
-            answers.append(NonFiniteLogits("the model gave NaN or infinity on this row"))
-            continue
-        part, top = slice(end - row.num_targets, end), int(tops[i])
-        answers.append(
-            RowScore(
-                logprobs=read.logprobs[part].copy(),
-                greedy=read.greedy[part].copy(),
-                ranks=read.ranks[part].copy() if row.ranks and read.ranks is not None else None,
-                top_ids=read.top_ids[part, :top].copy() if top else None,
-                top_logprobs=read.top_logprobs[part, :top].copy() if top else None,
-                next_id=int(read.targets[end - 1]) if row.next_token else None,
-            )
-        )
-    return answers

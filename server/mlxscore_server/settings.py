@@ -12,6 +12,9 @@ from mlxscore_server.question import read_template
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 HeadDtype = Literal["float32", "model"]
+LayoutChoice = Literal["auto", "packed", "left-padded"]
+CpuKernels = Literal["numpy", "mlx"]
+Dequantize = Literal["auto", "always", "never"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 Positive = Annotated[int, Field(ge=1)]
@@ -68,7 +71,31 @@ class Settings(BaseSettings):
     )
     max_batch_tokens: Positive | None = Field(
         default=None,
-        description="Padded tokens in one micro-batch; default: 2048 on a CPU, 16384 on a GPU.",
+        description="Tokens in one micro-batch; default: 2048 on a CPU, else measured at start.",
+    )
+    layout: LayoutChoice = Field(
+        default="auto",
+        description="How rows lie in a micro-batch. auto: packed (no padding, shared prefixes are "
+        "computed once) where the check at load proves it for the model, else left-padded. packed: as "
+        "auto, but refuse to start with a model for which it is not right.",
+    )
+    share_prefixes: bool = Field(
+        default=True, description="Compute once what rows begin with alike (packed layout)."
+    )
+    prefix_cache_mb: Annotated[int, Field(ge=0)] | None = Field(
+        default=None,
+        description="Memory for prefixes that later requests may begin with (packed layout), MB; 0: none "
+        "are kept; default: a sixteenth of the device's memory.",
+    )
+    cpu_kernels: CpuKernels = Field(
+        default="numpy",
+        description="On a CPU only: attention and activations through numpy on MLX's memory, or MLX's "
+        "own, which compute exponentials one at a time.",
+    )
+    dequantize: Dequantize = Field(
+        default="auto",
+        description="Whether quantized weights are unpacked at load: faster, more memory, the same "
+        "scores. auto: on a CPU, and on CUDA where they fit.",
     )
     max_queued_tokens: Positive = Field(
         default=16_000_000, description="Tokens that may wait; a request beyond that gets a 429."

@@ -12,6 +12,11 @@ HealthState = Literal["loading", "ok", "draining", "failed"]
 class SelfCheck(Answer):
     """What the check at load found: batched rows against single rows through the model's own call."""
 
+    layout: Literal["packed", "left-padded", "equal-length"] = Field(
+        default="left-padded",
+        description='How rows lie in a micro-batch. "packed": without padding, and what rows begin with '
+        "alike is computed once.",
+    )
     padding: Literal["left-padded", "equal-length"] = Field(
         description='"equal-length": padding changes this model\'s scores (recurrent state), so only rows '
         "of equal length share a micro-batch."
@@ -21,6 +26,9 @@ class SelfCheck(Answer):
     )
     mean_error: float = Field(description="Mean difference, nats.")
     reason: str | None = Field(default=None, description="Why padding was refused, if it was.")
+    packed_reason: str | None = Field(
+        default=None, description="Why the packed layout was refused, if it was."
+    )
 
 
 class ModelCard(Answer):

@@ -1,0 +1,72 @@
+"""How many tokens a micro-batch should hold on this device with this model: measured at start."""
+
+import logging
+import time
+
+import mlx.core as mx
+import numpy as np
+
+from mlxscore_server.row import Row
+from mlxscore_server.scoring import BatchScorer
+
+log = logging.getLogger("mlxscore")
+
+_SIZES = (1024, 2048, 4096, 8192, 16384, 32768)
+_ROW = 256
+# Twice the tokens for less than this gain in speed is not worth the memory, nor a newcomer's wait.
+_KNEE = 1.02
+# A pass that takes longer than this ends the search: larger ones would only delay the start.
+_SECONDS = 1.0
+
+
+def tune(scorer: BatchScorer, budget_bytes: int) -> None:
+    """Set `max_batch_tokens` to where tokens a second stop growing, within a memory budget.
+
+    `budget_bytes` holds all of MLX's memory: weights, kept prefixes, and what a micro-batch takes,
+    which is measured at each size and taken to grow in proportion.
+    """
+    fixed = mx.get_active_memory() + scorer.kept.max_bytes
+    kept_bytes, scorer.kept.max_bytes = scorer.kept.max_bytes, 0
+    best_rate, best = 0.0, _SIZES[0]
+    peak = 0
+    try:
+        for size in _SIZES:
+            if peak and fixed + 2 * peak > budget_bytes:
+                log.info("micro-batches of %d tokens would not fit into the memory budget", size)
+                break
+            rate, seconds, peak = _measure(scorer, size)
+            log.debug("%d tokens: %.0f tokens/s, %.2f GB", size, rate, peak / 1e9)
+            if rate > best_rate * _KNEE:
+                best_rate, best = rate, size
+            elif best_rate:
+                break
+            if seconds > _SECONDS:
+                break
+    finally:
+        scorer.kept.max_bytes = kept_bytes
+    scorer.max_batch_tokens = best
+    log.info("micro-batches of %d tokens: %.0f tokens/s here", best, best_rate)
+
+
+def _measure(scorer: BatchScorer, size: int) -> tuple[float, float, int]:
+    """Tokens a second, seconds and peak bytes of a warm micro-batch of `size` tokens."""
+    scorer.max_batch_tokens = size
+    before = mx.get_active_memory()
+    seconds, peak = float("inf"), 0
+    for seed in range(2):  # the first builds kernels
+        rows = _rows(scorer, size, seed)
+        mx.clear_cache()
+        mx.reset_peak_memory()
+        started = time.perf_counter()
+        scorer.score_rows(rows)
+        seconds = time.perf_counter() - started
+        peak = mx.get_peak_memory() - before
+    return size / seconds, seconds, peak
+
+
+def _rows(scorer: BatchScorer, size: int, seed: int) -> list[Row]:
+    rng = np.random.default_rng(seed)
+    length = min(_ROW, size)
+    shape = (size // length, length + 1)
+    ids = rng.integers(0, scorer.head.num_embeddings, shape).astype(np.int32)
+    return [Row(row, length - 31) for row in ids]
