@@ -48,7 +48,7 @@ from pathlib import Path
 
 from benchmarks import compare, pictures, report
 from benchmarks.loads import LOADS, OTHERS
-from benchmarks.result import CONTESTANTS, Run
+from benchmarks.result import CONTESTANTS, QUICK, Run
 from benchmarks.shapes import SHAPES
 from benchmarks.tables import aligned
 
@@ -104,13 +104,13 @@ def parse_args() -> argparse.Namespace:
         help="default: the embedded model; others: random weights of that shape",
     )
     parser.add_argument("--loads", type=names([*LOADS, *OTHERS]), help="some only: a,b")
-    parser.add_argument(
-        "--contestants", type=names(list(CONTESTANTS)), default=CONTESTANTS, help="some only: a,b"
-    )
+    parser.add_argument("--contestants", type=names(list(CONTESTANTS)), help="some only: a,b")
     parser.add_argument("--repeats", type=int, help="passes that count (default 5)")
     parser.add_argument("--seconds", type=float, help="enough of a contestant (default 3)")
     parser.add_argument("--scale", type=float, help="factor on the loads' sizes")
-    parser.add_argument("--quick", action="store_true", help="a few loads, one pass that counts")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer loads and contestants, one pass"
+    )
     parser.add_argument("--peers", type=Path, metavar="PYTHON", help="has torch, transformers")
     parser.add_argument("--no-served", dest="served", action="store_false", help="no HTTP")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON")
@@ -119,6 +119,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--check", type=Path, metavar="FILE", help="exit 1 where ratios fell")
     parser.add_argument("--tolerance", type=float, default=0.15, help="for --check (default 0.15)")
     args = parser.parse_args()
+    args.contestants = args.contestants or (QUICK if args.quick else CONTESTANTS)
     args.repeats = args.repeats if args.repeats is not None else (1 if args.quick else 5)
     args.seconds = args.seconds if args.seconds is not None else (1.0 if args.quick else 3.0)
     return args

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -151,19 +150,25 @@ def score_together(
     reference: Reference = []
     scorers: list[BatchScorer] = []
     layout: list[str] = []
+    refused: list[str] = []
 
     def load() -> Loaded:
         model = make()
         # Before the head is split: this is the untouched model.
         reference.extend(alone(model, rows))
         scorer = BatchScorer(model, current(), max_batch_tokens=150)
-        layout.append(self_check(scorer, model, choice).layout)
+        found = self_check(scorer, model, choice)
+        layout.append(found.layout)
+        if found.padding == "equal-length":
+            refused.append("left-padded")
         scorers.append(scorer)
         return bare(scorer)
 
     async def use(engine: Engine) -> list[list[RowScore]]:
         found = [(await engine.score(rows)).scores]
         for way in ways:
+            if way.layout in refused:
+                continue
             way.set(scorers[0])
             # The second time is warm, where anything is kept.
             found += [(await engine.score(rows)).scores for _ in range(2)]

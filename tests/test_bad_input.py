@@ -6,9 +6,8 @@ The last of these go through a real socket: what a client does with its connecti
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -21,12 +20,9 @@ from fakes import (
     error_of,
     with_app,
 )
+from sockets import GOOD, Served, with_server
 
 from mlxscore_server.envelope import LINGER_BYTES
-from mlxscore_server.server import Server, bind
-from mlxscore_server.settings import Settings
-
-GOOD = {"context": "a", "continuation": "b"}
 
 
 def one(**item: Any) -> dict[str, Any]:
@@ -203,6 +199,77 @@ def test_a_long_value_is_not_thrown_back() -> None:
     with_app(use)
 
 
+HUGE = 10**400
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/score", text(top_logprobs=HUGE), "top_logprobs"),
+        ("/score", one(text="abc") | {"window": HUGE}, "window"),
+        ("/score", one(text="abc") | {"stride": HUGE}, "stride"),
+        ("/v1/completions", {"prompt": "a", "max_tokens": HUGE}, "max_tokens"),
+        ("/v1/completions", {"prompt": "a", "n": HUGE}, "n"),
+        ("/v1/completions", {"prompt": "a", "best_of": -HUGE}, "best_of"),
+        ("/v1/completions", {"prompt": "a", "logprobs": HUGE}, "logprobs"),
+        ("/v1/completions", {"prompt": "a", "prompt_logprobs": HUGE}, "prompt_logprobs"),
+        ("/v1/completions", {"prompt": "a", "bad_words": [[HUGE]] * 99}, "bad_words"),
+        ("/v1/completions", {"prompt": [HUGE]}, "prompt[0]"),
+        (
+            "/generate",
+            {"text": "a", "sampling_params": {"max_new_tokens": HUGE}},
+            "sampling_params.max_new_tokens",
+        ),
+        (
+            "/generate",
+            {"text": "a", "sampling_params": {"max_new_tokens": 1, "n": HUGE}},
+            "sampling_params.n",
+        ),
+        (
+            "/generate",
+            {"text": "a", "sampling_params": {"max_new_tokens": 1}, "logprob_start_len": HUGE},
+            "logprob_start_len",
+        ),
+        (
+            "/generate",
+            {"text": "a", "sampling_params": {"max_new_tokens": 1}, "top_logprobs_num": HUGE},
+            "top_logprobs_num",
+        ),
+        (
+            "/get_sequence_logprobs/",
+            {"sequences": [[1]], "prompt_lengths": [HUGE], "top_logprobs": 1},
+            "prompt_lengths[0]",
+        ),
+        (
+            "/get_sequence_logprobs/",
+            {"sequences": [[1]], "prompt_lengths": [1], "top_logprobs": HUGE},
+            "top_logprobs",
+        ),
+        (
+            "/v1/score",
+            {"query": "a", "items": ["b"], "label_token_ids": [HUGE]},
+            "label_token_ids[0]",
+        ),
+        (
+            "/rerank",
+            {"query": "a", "documents": ["b"], "max_tokens_per_doc": HUGE},
+            "max_tokens_per_doc",
+        ),
+        ("/detokenize", {"tokens": [HUGE]}, "tokens[0]"),
+    ],
+)
+def test_a_huge_number_is_refused_in_a_few_words(path: str, body: Any, param: str) -> None:
+    async def use(app: Running) -> None:
+        response = await app.client.post(path, json=body)
+        assert response.status_code == 400
+        error = error_of(response)
+        assert error.param == param
+        assert param in error.message
+        assert len(error.message) < 300
+
+    with_app(use)
+
+
 @pytest.mark.parametrize("path", ["items", "context", "continuations"])
 def test_a_flood_of_errors(path: str) -> None:
     """Only the first of very many errors is told, and the answer stays small."""
@@ -322,75 +389,6 @@ def test_wrong_content_types(header: str, value: str) -> None:
 
 
 # --- through a real socket ---
-
-
-class Wire:
-    """A connection to the server that can do what no good client does."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    async def send(self, head: str, body: bytes = b"") -> None:
-        lines = ["Host: test", "Content-Type: application/json", *head.splitlines()[1:]]
-        request = "\r\n".join([head.splitlines()[0], *lines, "", ""]).encode() + body
-        self.writer.write(request)
-        await self.writer.drain()
-
-    async def answer(self) -> httpx.Response:
-        head = (await self.reader.readuntil(b"\r\n\r\n")).decode().splitlines()
-        headers = dict(line.split(": ", 1) for line in head[1:] if line)
-        length = int({k.lower(): v for k, v in headers.items()}["content-length"])
-        content = await self.reader.readexactly(length)
-        return httpx.Response(int(head[0].split()[1]), headers=headers, content=content)
-
-    async def close(self) -> None:
-        self.writer.close()
-        with suppress(ConnectionError):  # the server may have been the first
-            await self.writer.wait_closed()
-
-
-@dataclass
-class Served:
-    """The application behind uvicorn, in the test's own loop."""
-
-    app: Running
-    server: Server
-    port: int
-    opened: list[Wire] = field(default_factory=list[Wire])
-
-    async def connect(self) -> Wire:
-        self.opened.append(Wire(*await asyncio.open_connection("127.0.0.1", self.port)))
-        return self.opened[-1]
-
-    async def requests(self, count: int) -> None:
-        """Let the loop run until the server is busy with exactly this many requests."""
-        while len(self.server.server_state.tasks) != count:
-            await asyncio.sleep(0)
-
-    async def lives(self) -> None:
-        """A neighbour is served as ever."""
-        neighbour = await self.connect()
-        body = json.dumps({"items": [GOOD]}).encode()
-        await neighbour.send(f"POST /score HTTP/1.1\nContent-Length: {len(body)}", body)
-        assert (await neighbour.answer()).status_code == 200
-
-
-def with_server(use: Callable[[Served], Awaitable[None]], **settings: Any) -> None:
-    async def serve(app: Running) -> None:
-        server = Server(app.app, app.settings)
-        listener = bind(Settings(port=0))
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        served = Served(app, server, listener.getsockname()[1])
-        try:
-            await use(served)
-        finally:
-            app.scorer.gate.set()
-            for wire in served.opened:
-                await wire.close()
-            server.leave()
-            await serving
-
-    with_app(serve, **settings)
 
 
 def quiet(caplog: pytest.LogCaptureFixture) -> bool:
@@ -577,6 +575,51 @@ def test_a_connection_lives_on_after_an_error() -> None:
         assert (await wire.answer()).status_code == 404
 
     with_server(use)
+
+
+NO_HTTP = [
+    (b"hello\r\n\r\n", "request line"),
+    (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", "request line"),  # TLS
+    (b"GET /health HTTP/1.1\r\n\r\n", "Host"),
+    (b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", "Host"),
+    (b"GET /health HTTP/1.1\r\nHost: a\r\nno colon\r\n\r\n", "header"),
+    (b"GET /health HTTP/1.1\r\nHost: a\r\nContent-Length: -1\r\n\r\n", "Content-Length"),
+    (b"GET /health HTTP/1.1\r\nHost: a\r\nContent-Length: 1, 2\r\n\r\n", "Content-Length"),
+    (b"GET /health HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", "Transfer-Encoding"),
+    (b"GET /health HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 100_000, "long"),  # and no end of it
+]
+
+
+@pytest.mark.parametrize(("sent", "said"), NO_HTTP)
+def test_what_is_no_http_is_refused_like_all_else(sent: bytes, said: str) -> None:
+    async def use(served: Served) -> None:
+        sender = await served.connect()
+        sender.writer.write(sent)
+        response = await sender.answer()
+        assert response.status_code == 400
+        error = error_of(response)
+        assert (error.type, error.code) == ("invalid_request_error", "invalid_http")
+        assert said in error.message
+        assert response.headers["connection"] == "close"
+        assert await sender.reader.read() == b""
+        await served.lives()
+
+    with_server(use)
+
+
+def test_a_body_that_goes_wrong_after_its_answer_has_begun(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def use(served: Served) -> None:
+        sender = await served.connect()
+        await sender.send("POST /nowhere HTTP/1.1\nTransfer-Encoding: chunked")
+        assert (await sender.answer()).status_code == 404
+        sender.writer.write(b"no size\r\n")
+        assert await sender.reader.read() == b""
+        await served.lives()
+
+    with_server(use)
+    assert not [r for r in caplog.records if r.exc_info or r.levelno >= logging.ERROR]
 
 
 def test_idle_connections_do_not_hold_the_server_up() -> None:

@@ -234,15 +234,15 @@ def test_without_a_budget_everything_unpinned_goes_at_once() -> None:
 
 
 def test_the_least_recently_used_goes_first() -> None:
-    kept = Kept(6 * ROW_BYTES)
+    kept = Kept(6 * ROW_BYTES + 3 * HIDDEN_BYTES)
     texts = [(token, token) for token in (1, 2, 3, 4)]
     for text in texts[:3]:
-        kept.touch(keep(kept, b"", text))
+        kept.touch(keep(kept, b"", text, [1]))
     kept.shrink()  # six live rows in slabs of four rows each
     assert [kept.walk(kept.root(b""), np.array(t, np.int32)).depth for t in texts] == [2, 2, 2, 0]
-    assert kept.bytes == 6 * ROW_BYTES
+    assert kept.bytes == kept.max_bytes
     kept.touch(kept.walk(kept.root(b""), np.array(texts[0], np.int32)))
-    keep(kept, b"", texts[3])
+    keep(kept, b"", texts[3], [1])
     kept.shrink()
     assert [kept.walk(kept.root(b""), np.array(t, np.int32)).depth for t in texts] == [2, 0, 2, 2]
 

@@ -20,7 +20,7 @@ from mlx_lm.models.cache import ChunkedKVCache, KVCache, make_prompt_cache
 from tiny_models import CACHED_ONLY, CONFIGS, build
 
 from mlxscore_server import attention
-from mlxscore_server.block_attention import attend_mlx
+from mlxscore_server.block_attention import attend, in_parts
 from mlxscore_server.block_costs import BlockCosts
 from mlxscore_server.blocks import cut
 from mlxscore_server.packed import NotPackable, PackedBatch
@@ -107,7 +107,12 @@ def test_attention_in_parts_is_the_same(name: str, score_bytes: int) -> None:
     """Down to one query at a time."""
     model, forest = build(name), Forest.of(SHAPE)
     whole = packed(forest, model, COSTS)
-    parts = packed(forest, model, COSTS, attend=partial(attend_mlx, score_bytes=score_bytes))
+    parts = packed(
+        forest,
+        model,
+        COSTS,
+        attend=partial(attend, kernel=partial(in_parts, score_bytes=score_bytes)),
+    )
     assert np.abs(whole - parts).max() < 2e-5
 
 
@@ -124,7 +129,9 @@ def test_scores_are_never_larger_than_allowed(monkeypatch: pytest.MonkeyPatch) -
     packed(forest, model, COSTS)
     assert max(sizes) > 10_000
     sizes.clear()
-    packed(forest, model, COSTS, attend=partial(attend_mlx, score_bytes=10_000))
+    packed(
+        forest, model, COSTS, attend=partial(attend, kernel=partial(in_parts, score_bytes=10_000))
+    )
     assert 1_000 < max(sizes) <= 10_000
 
 

@@ -39,6 +39,23 @@ def save_model(
     return folder
 
 
+def save_successor(folder: Path) -> Path:
+    """A llama whose answers are known: after id i it is all but certain of i + 1 (of 0 after the last)."""
+    size = len(byte_level())
+    wide = 32 * -(-size // 32)  # a direction for each id
+    shape = {"vocab_size": size, "hidden_size": wide, "num_hidden_layers": 1}
+    save_model(folder, "llama-untied", **shape)
+    weights = dict(mx.load(str(folder / "model.safetensors")))
+    each = mx.eye(size, wide)
+    weights["model.embed_tokens.weight"] = each
+    # After the norm, the one that is not 0 is sqrt(wide), about 17.
+    weights["lm_head.weight"] = 2 * mx.concatenate([each[-1:], each[:-1]])
+    for name in ("self_attn.o_proj", "mlp.down_proj"):  # nothing but the token itself counts
+        weights[f"model.layers.0.{name}.weight"] *= 0
+    mx.save_safetensors(str(folder / "model.safetensors"), weights, metadata={"format": "mlx"})
+    return folder
+
+
 def save_adapter(folder: Path, name: str = "llama") -> Path:
     """A LoRA adapter that changes the scores of `save_model`'s model."""
     model = build(name, vocab_size=len(byte_level()))

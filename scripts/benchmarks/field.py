@@ -20,6 +20,9 @@ Turn = Callable[[], Pass]
 _UNSHARED = ("uniform", "shorter", "mixed", "echo", "1x512", "8x128", "32x32")
 """The loads of which "own" does the same work as ours."""
 
+_ROW_BY_ROW = ("own", "evaluate")
+"""Contestants for which each length is a shape of its own."""
+
 
 @dataclass
 class Field:
@@ -41,6 +44,8 @@ class Field:
                 turns[name] = self.turn_of_ours(name, load.rows)
             elif name == "floor" and name in self.peers:
                 turns[name] = self._floor(load.name, result.computed_tokens)
+            elif self.on_gpu and load.name == "mixed" and name in _ROW_BY_ROW:
+                result.failures[name] = "not run: a GPU builds a graph for each of its many lengths"
             elif name in self.peers and (name != "own" or load.name in _UNSHARED):
                 turns[name] = self._peer(name, rows)
         longest = max(row.num_inputs for row in load.rows)

@@ -19,6 +19,7 @@ CONTESTANTS = (
     "llama.cpp",
 )
 """In the order of the tables; the first three are ours."""
+QUICK = ("cold", "warm", "flat", "floor", "evaluate", "transformers")
 
 
 @dataclass

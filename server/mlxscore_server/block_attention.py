@@ -1,5 +1,6 @@
 """Attention over a packed micro-batch's blocks, by MLX: gather, attend, put the answers back."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -102,7 +103,14 @@ def _hidden(block: Block, rows: slice, first: int, window: int | None) -> mx.arr
     return hidden if window is None else hidden | (key <= query - window)
 
 
-def attend_mlx(
+Kernel = Callable[
+    [mx.array, mx.array, mx.array, float, "mx.array | str", "mx.array | None"], mx.array
+]
+"""(B, H, Q, D) queries, (B, Hkv, K, D) keys, (B, Hkv, K, Dv) values, scale, mask, sinks to
+(B, H, Q, Dv). The mask is "causal", aligned at the lower right, or additive."""
+
+
+def attend(
     queries: mx.array,
     keys: mx.array,
     values: mx.array,
@@ -111,12 +119,9 @@ def attend_mlx(
     scale: float,
     window: int | None,
     sinks: mx.array | None,
-    score_bytes: int | None = None,
+    kernel: Kernel,
 ) -> mx.array:
-    """`BlockAttention` by MLX's own kernel, block by block.
-
-    `score_bytes` bounds the float32 scores (B, H, Q, K) that back ends without a fused kernel hold.
-    """
+    """`BlockAttention` with a kernel for one block."""
     num_tokens, heads = queries.shape[:2]
     num_kept = keys.shape[0] - num_tokens
     q, k, v = _rows(queries), _rows(keys), _rows(values)
@@ -138,12 +143,44 @@ def attend_mlx(
         causal = block.prefix is not None and seen is None
         mask = "causal" if causal else blocks.mask(index, seen, queries.dtype)
         q_rows, k_rows, v_rows = (part.swapaxes(1, 2) for part in parts)
-        answer = _attention(q_rows, k_rows, v_rows, scale, mask, sinks, score_bytes)
+        answer = kernel(q_rows, k_rows, v_rows, scale, mask, sinks)
         answers.append(answer.swapaxes(1, 2).reshape(-1, heads, values.shape[-1]))
     joined = answers[0] if len(answers) == 1 else mx.concatenate(answers)
     if blocks.out_array is not None:
         joined = take(joined, blocks.out_array)
     return joined[:, :, None]
+
+
+def attend_mlx(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    blocks: DeviceBlocks,
+    *,
+    scale: float,
+    window: int | None,
+    sinks: mx.array | None,
+) -> mx.array:
+    """`BlockAttention` by MLX's fused kernel, as on Metal."""
+    return attend(
+        queries, keys, values, blocks, scale=scale, window=window, sinks=sinks, kernel=fused
+    )
+
+
+def attend_in_parts(
+    queries: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    blocks: DeviceBlocks,
+    *,
+    scale: float,
+    window: int | None,
+    sinks: mx.array | None,
+) -> mx.array:
+    """`BlockAttention` by MLX on a CPU, where there is no fused kernel."""
+    return attend(
+        queries, keys, values, blocks, scale=scale, window=window, sinks=sinks, kernel=in_parts
+    )
 
 
 def take(array: mx.array, index: mx.array) -> mx.array:
@@ -163,21 +200,34 @@ def _rows(array: mx.array) -> mx.array:
     return array.reshape(array.shape[0], array.shape[1], array.shape[3])
 
 
-def _attention(
+def fused(
     q: mx.array,
     k: mx.array,
     v: mx.array,
     scale: float,
     mask: mx.array | str,
     sinks: mx.array | None,
-    score_bytes: int | None,
 ) -> mx.array:
-    """(B, H, Q, Dv), in parts whose scores are no more than `score_bytes`, or of one query."""
+    """MLX's own kernel as it comes."""
+    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask, sinks=sinks)
+
+
+def in_parts(
+    q: mx.array,
+    k: mx.array,
+    v: mx.array,
+    scale: float,
+    mask: mx.array | str,
+    sinks: mx.array | None,
+    score_bytes: int = 2**28,
+) -> mx.array:
+    """MLX's own kernel in parts whose float32 scores take no more than `score_bytes`, or of one query:
+    for back ends without a fused kernel, which hold all scores (B, H, Q, K)."""
     rows, heads, num_queries, _ = q.shape
     num_keys = k.shape[2]
     query_bytes = heads * num_keys * 4
-    if score_bytes is None or rows * num_queries * query_bytes <= score_bytes:
-        return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask, sinks=sinks)
+    if rows * num_queries * query_bytes <= score_bytes:
+        return fused(q, k, v, scale, mask, sinks)
     row_step = max(1, score_bytes // (num_queries * query_bytes))
     query_step = max(1, min(num_queries, score_bytes // query_bytes))
     parts: list[mx.array] = []
@@ -189,13 +239,13 @@ def _attention(
             # Aligned at the lower right: the last of these queries sees the last of these keys.
             last = num_keys - num_queries + stop if isinstance(mask, str) else num_keys
             some.append(
-                mx.fast.scaled_dot_product_attention(
+                fused(
                     q[here, :, query:stop],
                     k[here, :, :last],
                     v[here, :, :last],
-                    scale=scale,
-                    mask=mask if isinstance(mask, str) else _part(mask, here, slice(query, stop)),
-                    sinks=sinks,
+                    scale,
+                    mask if isinstance(mask, str) else _part(mask, here, slice(query, stop)),
+                    sinks,
                 )
             )
         parts.append(mx.concatenate(some, axis=2))

@@ -70,8 +70,9 @@ class BlockCosts:
     def cuda() -> "BlockCosts":
         """One H200, bf16, from design measurements of 1B and 8B models.
 
-        A pair: 0.38 ms for 8 x 2048 x 2048 of them (32 heads of 64), 11 ps; with an additive mask
-        1.17 ms. Rows: a gather by 8-byte words moves 4 KiB in 4 ns; a query goes both ways (8 ns, 700
+        A pair: 0.38 ms for 8 x 2048 x 2048 of them (32 heads of 64), 11 ps. With an additive mask
+        1.17 ms; 2.5 times as much for 16 x 1024 x 1024, 1.3 times for 8 x 512 x 512, 1.1 times for
+        32 x 64 x 1600. Rows: a gather by 8-byte words moves 4 KiB in 4 ns; a query goes both ways (8 ns, 700
         pairs), a key and a value are 2 KiB (2 ns, 180). A block: about 38 us in a window that had
         32 small ones too many (1B: 19 ms in 16 layers, 8B: 40 ms in 32), 2 to 3.4 million pairs.
         Multiples: a new shape builds a graph, and rounding to 64 cost nothing that was seen.
@@ -85,7 +86,7 @@ class BlockCosts:
             key_multiple=64,
             max_block_keys=2**18,
             block=2.5e6,
-            mask_factor=3.1,
+            mask_factor=2.0,
             query_row=700,
             key_row=180,
         )

@@ -3,9 +3,9 @@
 A block costs something by itself, so pieces of unlike shape share one where the padding costs less.
 There are two kinds:
 
-    causal   every row's queries begin at the block's least prefix P. A row with a longer path asks
-             again for what is between (its answers are thrown away), so that no mask is needed. The
-             path's tokens from P on must be this micro-batch's own: kept ones have no queries.
+    causal   every row's queries begin at the block's least prefix P, so that no mask is needed. A row
+             with a longer path asks for what is between too, and those answers are thrown away: its
+             own tokens again, or, where these are kept and have no queries, anything.
     masked   a row's queries are its pieces' only; rows have any prefix; pairs are dearer.
 
 A piece and the one it links to, in the same block, are one row: whoever asks for a continuation has
@@ -84,8 +84,8 @@ class _Shapes:
     """The most tokens of a row's path and its own."""
     own: Float64s
     """The most queries of a row that asks nothing again; never too few, now and then too many."""
-    kept: Float64s
-    """The most kept tokens of a path; infinite where there is a family, which needs a mask."""
+    families: Float64s
+    """1 where there is a family of more than one node, which needs a mask, else 0."""
     gathered: Float64s
     """0 where the rows are all of consecutive tokens, equally many from position 0, else 1."""
 
@@ -111,7 +111,7 @@ class _Shapes:
             first=first,
             last=last,
             own=np.where(chains, last - first, longest),
-            kept=most(np.where(pieces.several, np.inf, pieces.kept)),
+            families=most(pieces.several),
             gathered=(~whole).astype(np.float64),
         )
 
@@ -121,13 +121,13 @@ class _Shapes:
             self.first[index],
             self.last[index],
             self.own[index],
-            self.kept[index],
+            self.families[index],
             self.gathered[index],
         )
 
     def put(self, index: int, shape: "_Shapes") -> None:
         self.rows[index], self.first[index], self.last[index] = shape.rows, shape.first, shape.last
-        self.own[index], self.kept[index] = shape.own, shape.kept
+        self.own[index], self.families[index] = shape.own, shape.families
         self.gathered[index] = shape.gathered
 
     def joined(self, other: "_Shapes", links: Float64s) -> "_Shapes":
@@ -139,14 +139,14 @@ class _Shapes:
             first=first,
             last=last,
             own=np.minimum(longest, last - first),
-            kept=np.maximum(self.kept, other.kept),
+            families=np.maximum(self.families, other.families),
             gathered=np.ones_like(first),
         )
 
     def causal(self, costs: BlockCosts) -> Float64s:
         """The price as a causal block; infinite where it cannot be one."""
         price = costs.causal(self.rows, self.first, self.last, self.gathered)
-        return np.where(self.kept > self.first, np.inf, price)
+        return np.where(self.families, np.inf, price)
 
     def masked(self, costs: BlockCosts) -> Float64s:
         return costs.masked(self.rows, self.own, self.last)

@@ -213,8 +213,10 @@ def _heads(plans: list[_Plan]) -> Int64s:
 
 
 def _causal(keys: Int32s, num_kept: int, prefix: int, lengths: Int32s) -> Block:
-    """A causal block from its keys, which from `prefix` on are all own tokens: the queries."""
-    queries = keys[:, prefix:] - np.int32(num_kept)
+    """A causal block from its keys, which from `prefix` on are the queries; kept ones have none, and
+    any will do in their place: nobody reads what they are answered."""
+    tokens = keys[:, prefix:] - np.int32(num_kept)
+    queries = np.maximum(tokens, 0)
     same = prefix == 0 and bool((lengths == queries.shape[1]).all())
     first = int(queries[0, 0])
     position = np.arange(keys.shape[1], dtype=np.int32)
@@ -227,5 +229,5 @@ def _causal(keys: Int32s, num_kept: int, prefix: int, lengths: Int32s) -> Block:
         key_segments=np.broadcast_to(np.int32(-1), keys.shape),
         key_positions=np.broadcast_to(position, keys.shape),
         lengths=lengths,
-        whole=same and bool((queries.ravel() == np.arange(first, first + queries.size)).all()),
+        whole=same and bool((tokens.ravel() == np.arange(first, first + tokens.size)).all()),
     )

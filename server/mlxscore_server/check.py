@@ -16,6 +16,7 @@ from mlx_lm.models.cache import make_prompt_cache
 from numpy.typing import NDArray
 
 from mlxscore_client import wire
+from mlxscore_server import cpu_kernels
 from mlxscore_server.arrays import to_mlx, to_numpy
 from mlxscore_server.errors import StartupError
 from mlxscore_server.head import Project
@@ -30,6 +31,8 @@ log = logging.getLogger("mlxscore")
 # Padding that reaches a recurrent state shows as 0.5 to 6 in the worst row, rounding as 1e-6 in
 # float32. What half precision does depends on the model and is measured; this much is always allowed.
 _LIMITS = {mx.float32: 1e-4, mx.float16: 0.01, mx.bfloat16: 0.05}
+# Never so much that leaking padding could pass.
+_MOST = 0.2
 _CHAINED_TOKENS = 24
 """Micro-batches so small that the probe's prefixes are kept from one to the next."""
 _PROBE_BYTES = 2**28
@@ -42,11 +45,34 @@ def self_check(scorer: BatchScorer, model: nn.Module, layout: LayoutChoice) -> w
 
     Raises StartupError where not even rows of equal length agree with the model's own answers.
     """
-    found = _check_padding(scorer, model)
+    if scorer.numpy_kernels and (reason := _check_kernels(scorer, model)):
+        log.warning("numpy's kernels are not right for this model (%s): MLX's own are used", reason)
+        scorer.use_numpy_kernels(False)
+    with cpu_kernels.any_size():
+        return _check_layouts(scorer, model, layout)
+
+
+def _check_kernels(scorer: BatchScorer, model: nn.Module) -> str | None:
+    """What is wrong with numpy's kernels in this model's own call; None if nothing is."""
+    unequal, _ = _probe_rows(scorer, model)
+    for row in unequal:
+        own = _own_logprobs(scorer, model, row)
+        try:
+            with cpu_kernels.any_size():
+                worst = float(np.abs(_logprobs(model, row) - own).mean())
+        except Exception as error:
+            return f"the model raised {type(error).__name__}: {error}".splitlines()[0]
+        if not worst <= _LIMITS[mx.float32]:
+            return f"a row differs by {worst:.2g} nats a token"
+    return None
+
+
+def _check_layouts(scorer: BatchScorer, model: nn.Module, layout: LayoutChoice) -> wire.SelfCheck:
+    found, noise = _check_padding(scorer, model)
     if layout == "left-padded":
         return found
     padded, forms = scorer.layout, scorer.forward.mask_form
-    reason = _check_packed(scorer, model)
+    reason = _check_packed(scorer, model, noise)
     if isinstance(reason, str):
         scorer.layout, scorer.forward.mask_form = padded, forms
         log.info("not packed, %s rows: %s", padded, reason)
@@ -61,9 +87,10 @@ def self_check(scorer: BatchScorer, model: nn.Module, layout: LayoutChoice) -> w
     )
 
 
-def _check_padding(scorer: BatchScorer, model: nn.Module) -> wire.SelfCheck:
+def _check_padding(scorer: BatchScorer, model: nn.Module) -> tuple[wire.SelfCheck, float]:
+    """What was found, and the mean difference of the worst row."""
     unequal, equal = _probe_rows(scorer, model)
-    wanted = [_own_logprobs(model, row) for row in unequal]
+    wanted = [_own_logprobs(scorer, model, row) for row in unequal]
     reason = "no way was tried"
     for _ in range(2):
         limit = _limit(scorer, model, equal)
@@ -73,18 +100,21 @@ def _check_padding(scorer: BatchScorer, model: nn.Module) -> wire.SelfCheck:
             if padded:
                 errors = _errors(scorer, unequal, wanted)
             else:
-                errors = _errors(scorer, equal, [_own_logprobs(model, row) for row in equal])
+                errors = _errors(
+                    scorer, equal, [_own_logprobs(scorer, model, row) for row in equal]
+                )
             if isinstance(errors, str):
                 reason = errors
             elif (worst := max(float(row.mean()) for row in errors)) <= limit:
                 together = np.concatenate(errors)
-                return wire.SelfCheck(
+                found = wire.SelfCheck(
                     layout=layout,
                     padding=layout,
                     max_error=float(together.max()),
                     mean_error=float(together.mean()),
                     reason=None if padded else reason,
                 )
+                return found, worst
             else:
                 reason = f"a row in a {layout} batch differs from itself alone by {worst:.2g} nats a token"
         if not scorer.head.found:
@@ -96,8 +126,10 @@ def _check_padding(scorer: BatchScorer, model: nn.Module) -> wire.SelfCheck:
     )
 
 
-def _check_packed(scorer: BatchScorer, model: nn.Module) -> NDArray[np.float64] | str:
+def _check_packed(scorer: BatchScorer, model: nn.Module, noise: float) -> NDArray[np.float64] | str:
     """|differences| of the packed layout from single rows, or why it is not right for this model.
+
+    In half precision it may differ three times as much as the rows of the proven layout do (`noise`).
 
     Rows that share prefixes, that share nothing, beyond a layer's window; in one micro-batch, in
     many with what came before kept, and once more with all of it kept.
@@ -105,9 +137,11 @@ def _check_packed(scorer: BatchScorer, model: nn.Module) -> NDArray[np.float64] 
     if not scorer.head.found:
         return "the model has no output head of its own"
     rows = _sharing_rows(scorer, model)
-    wanted = [_own_logprobs(model, row) for row in rows]
+    wanted = [_own_logprobs(scorer, model, row) for row in rows]
     _, equal = _probe_rows(scorer, model)
     limit = _limit(scorer, model, equal)
+    if scorer.head.dtype != mx.float32:
+        limit = float(np.clip(3 * noise, limit, _MOST))
     scorer.layout = "packed"
     before = scorer.max_batch_tokens, scorer.kept.max_bytes
     found: list[NDArray[np.float64]] = []
@@ -168,8 +202,17 @@ def _window(model: nn.Module) -> int:
     return max((w for w in windows if w <= _LONGEST_WINDOW), default=0)
 
 
-def _own_logprobs(model: nn.Module, row: Row) -> NDArray[np.float64]:
-    """(k,) float64 logprobs of a row through the model's own call, alone, unpadded, full logits."""
+def _own_logprobs(scorer: BatchScorer, model: nn.Module, row: Row) -> NDArray[np.float64]:
+    """(k,) float64 logprobs of a row through the model's own call, alone, unpadded, full logits, by MLX."""
+    numpy_kernels = scorer.numpy_kernels
+    scorer.use_numpy_kernels(False)
+    try:
+        return _logprobs(model, row)
+    finally:
+        scorer.use_numpy_kernels(numpy_kernels)
+
+
+def _logprobs(model: nn.Module, row: Row) -> NDArray[np.float64]:
     logits = to_numpy(cast(Project, model)(to_mlx(row.inputs)[None])[0].astype(mx.float32)).astype(
         np.float64
     )
@@ -188,10 +231,9 @@ def _limit(scorer: BatchScorer, model: nn.Module, equal: Sequence[Row]) -> float
     if scorer.head.dtype == mx.float32:
         return least
     scorer.layout = "equal-length"
-    errors = _errors(scorer, equal, [_own_logprobs(model, row) for row in equal])
+    errors = _errors(scorer, equal, [_own_logprobs(scorer, model, row) for row in equal])
     noise = 0.0 if isinstance(errors, str) else max(float(row.mean()) for row in errors)
-    # Never so much that leaking padding could pass.
-    return float(np.clip(4 * noise, least, 0.2))
+    return float(np.clip(4 * noise, least, _MOST))
 
 
 def _errors(

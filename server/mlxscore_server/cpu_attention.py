@@ -51,9 +51,7 @@ def attend_numpy(
     return result
 
 
-def _tiles_of(
-    blocks: Blocks, window: int | None, heads: int, key_heads: int
-) -> Sequence[Tile]:
+def _tiles_of(blocks: Blocks, window: int | None, heads: int, key_heads: int) -> Sequence[Tile]:
     cut = _tiles.setdefault(blocks, {})
     key = window, heads, key_heads
     if key not in cut:

@@ -27,9 +27,7 @@ def rms_norm(x: mx.array, weight: mx.array | None, eps: float) -> mx.array:
     return _by_rows(norm, x)
 
 
-def layer_norm(
-    x: mx.array, weight: mx.array | None, bias: mx.array | None, eps: float
-) -> mx.array:
+def layer_norm(x: mx.array, weight: mx.array | None, bias: mx.array | None, eps: float) -> mx.array:
     """(x - mean(x)) / sqrt(var(x) + eps) * weight + bias"""
     scale = None if weight is None else view_numpy(weight)
     shift = None if bias is None else view_numpy(bias)
@@ -46,7 +44,7 @@ def layer_norm(
 
 
 def _inverse(rows: Floats, eps: float) -> Floats:
-    squares = np.einsum("ij,ij->i", rows, rows)
+    squares = np.vecdot(rows, rows)
     return (1 / np.sqrt(squares / rows.shape[1] + np.float32(eps)))[:, None]
 
 

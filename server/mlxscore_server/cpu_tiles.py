@@ -18,8 +18,8 @@ Floats = NDArray[np.float32]
 HIDDEN = np.float32(-1e9)
 """Added to a score that must not count: finite, so that a row of nothing else is no NaN."""
 
-# Scores of a tile, of one key head: 512 KiB of float32, the size of many cores' own cache.
-_SCORES = 2**17
+# Scores of a tile, of one key head: 256 KiB of float32, half of what many cores have for a cache.
+_SCORES = 2**16
 # Queries of a tile: fewer leave out more of a causal block, more make better products. And at least
 # so many (where keys are very long), of at most so many scores in all.
 _MOST_QUERIES, _LEAST_QUERIES, _MOST_SCORES = 64, 16, 2**23
@@ -100,9 +100,7 @@ def tile_shape(
 class _Cutter:
     """Cuts one block."""
 
-    def __init__(
-        self, block: Block, answered: Int32s, window: int | None, heads: int
-    ) -> None:
+    def __init__(self, block: Block, answered: Int32s, window: int | None, heads: int) -> None:
         self._block, self._answered = block, answered
         self._window, self._heads = window, heads
         self._masks: dict[tuple[int, int, int], Floats | None] = {}
@@ -135,7 +133,7 @@ class _Cutter:
 
     def _seen(self, rows: slice, queries: slice) -> tuple[slice, Floats | None]:
         """The keys that any of the queries sees, and a mask where not all see all of them."""
-        block, prefix = self._block, self._block.prefix
+        _block, prefix = self._block, self._block.prefix
         if prefix is None:
             return self._seen_through_mask(rows, queries)
         # Key j of a causal block stands at position j, query i at prefix + i.

@@ -1,12 +1,15 @@
 """What differs between the back ends, decided in one place. Import after the BLAS is loaded."""
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import mlx.core as mx
 
-from mlxscore_server.block_attention import BlockAttention, attend_mlx
+from mlxscore_server.block_attention import BlockAttention, attend_in_parts, attend_mlx
 from mlxscore_server.block_costs import BlockCosts
+from mlxscore_server.cpu_attention import attend_numpy
+from mlxscore_server.cuda_attention import CudaAttention
+from mlxscore_server.settings import CpuKernels
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,8 @@ class Device:
     """What attention costs in blocks of various shapes."""
     attend: BlockAttention = field(default=attend_mlx, repr=False)
     """How attention blocks are computed."""
+    numpy_kernels: bool = False
+    """Whether activations, norms and attention run in numpy on the shared memory."""
 
     @property
     def memory_bytes(self) -> int:
@@ -67,7 +72,10 @@ _CPU = Device(
         query_row=100,
         key_row=50,
     ),
+    attend=attend_numpy,
+    numpy_kernels=True,
 )
+_CPU_MLX = replace(_CPU, attend=attend_in_parts, numpy_kernels=False)
 # CUDA builds a graph for each new attention shape (0.3 to 2.6 s the first time), so lengths are
 # rounded. Budget, one H200, 1B in bf16, 128 rows of 64-1024: 133 k tok/s at 2,048 tokens, 185 k at
 # 4,096, 197 k at 8,192, 206 k at 16,384, 207 k at 32,768; overheads of 512 and 2,048 differ by 2%.
@@ -81,6 +89,7 @@ _CUDA = Device(
     numpy_reads_logits=False,
     node_cost=16,
     block_costs=BlockCosts.cuda(),
+    attend=CudaAttention(),
 )
 # Not measured here: no Metal device was at hand. The values are the careful ones.
 _METAL = Device(
@@ -96,8 +105,8 @@ _METAL = Device(
 )
 
 
-def current() -> Device:
+def current(cpu_kernels: CpuKernels = "numpy") -> Device:
     """The device that MLX uses by default."""
     if mx.default_device() == mx.Device(mx.cpu):
-        return _CPU
+        return _CPU if cpu_kernels == "numpy" else _CPU_MLX
     return _METAL if mx.metal.is_available() else _CUDA

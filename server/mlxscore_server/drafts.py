@@ -4,11 +4,12 @@ Knows no MLX, no HTTP.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from mlxscore_client.wire import Boundary, ScoreItem
 from mlxscore_server.chat import ChatOptions
 from mlxscore_server.errors import InvalidRequest
+from mlxscore_server.names import ItemNames
 from mlxscore_server.row import Ids
 from mlxscore_server.tokens import Encoder
 
@@ -48,18 +49,12 @@ class Texts:
 class Draft:
     """An item with its texts registered and its ids checked."""
 
-    def __init__(self, texts: Texts, item: ScoreItem, param: str, boundary: Boundary) -> None:
+    def __init__(self, texts: Texts, item: ScoreItem, names: ItemNames, boundary: Boundary) -> None:
         given = item.all_continuations()
-        names = (
-            [f"{param}.continuation"]
-            if item.continuations is None
-            else [f"{param}.continuations[{j}]" for j in range(len(given))]
-        )
-        self.continuations = list(zip(given, names, strict=True))
+        self.continuations = list(zip(given, names.continuations, strict=True))
         self.is_chat = item.messages is not None
-        context_param = f"{param}.{'messages' if self.is_chat else 'context'}"
         context = (
-            item.context if item.messages is None else texts.render(item.messages, context_param)
+            item.context if item.messages is None else texts.render(item.messages, names.context)
         )
         assert context is not None, "this is a bug"
         only_text = isinstance(context, str) and all(isinstance(c, str) for c in given)
@@ -70,23 +65,23 @@ class Draft:
             kept = context.rstrip()
             moved, context = context[len(kept) :], kept
         self.context: str | Ids = (
-            texts.add(context, context_param)
+            texts.add(context, names.context)
             if isinstance(context, str) and context
             # An empty text has no ids, whatever a tokenizer puts before a first word.
-            else texts.verbatim(list[int]() if context == "" else context, context_param)
+            else texts.verbatim(list[int]() if context == "" else context, names.context)
         )
         self.seconds: list[str | Ids] = []
         """What is encoded for each continuation: with the context in front where it is joint."""
         for continuation, name in self.continuations:
             if not len(continuation):
-                _empty(name)
+                raise name.refused("is empty: there is nothing to score")
             if isinstance(continuation, str):
                 texts_given = moved + continuation
                 if self.joint and isinstance(context, str):
                     texts_given = context + texts_given
-                self.seconds.append(texts.add(texts_given, name))
+                self.seconds.append(texts.add(texts_given, name.param))
             else:
-                self.seconds.append(texts.verbatim(continuation, name))
+                self.seconds.append(texts.verbatim(continuation, name.param))
 
 
 class WholeDraft:
@@ -94,13 +89,7 @@ class WholeDraft:
 
     def __init__(self, texts: Texts, given: str | list[int], param: str) -> None:
         self.given = given
-        self.param = f"{param}.{'text' if isinstance(given, str) else 'ids'}"
+        self.param = param
         self.source: str | Ids = (
-            texts.add(given, self.param)
-            if isinstance(given, str)
-            else texts.verbatim(given, self.param)
+            texts.add(given, param) if isinstance(given, str) else texts.verbatim(given, param)
         )
-
-
-def _empty(param: str) -> NoReturn:
-    raise InvalidRequest(f"{param} is empty: there is nothing to score", param=param)

@@ -24,6 +24,7 @@ log = logging.getLogger("mlxscore")
 
 T = TypeVar("T")
 
+
 @dataclass(frozen=True)
 class Scored:
     """The answer to one call of `Engine.score`."""

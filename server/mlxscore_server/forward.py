@@ -40,7 +40,9 @@ class Forward:
             read_numpy if device.numpy_reads_logits else read_mlx
         )
 
-    def padded(self, segments: Sequence[Ids], length: int, wanted: Int64s, *, pad: bool) -> mx.array:
+    def padded(
+        self, segments: Sequence[Ids], length: int, wanted: Int64s, *, pad: bool
+    ) -> mx.array:
         """What the head would read, (W, D), at `wanted` of the segments' tokens (numbered one after
         the other), each segment padded on the left to `length`.
 
@@ -71,7 +73,8 @@ class Forward:
         goes on from; the other arguments are as `blocks.cut` takes them."""
         batch = PackedBatch(
             tokens=tokens,
-            positions=np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths - starts, lengths),
+            positions=np.arange(len(tokens))
+            - np.repeat(np.cumsum(lengths) - lengths - starts, lengths),
             blocks=cut(
                 lengths,
                 starts,

@@ -9,7 +9,7 @@ import numpy as np
 from mlxscore_client.wire import GenerateRequest, SamplingParams
 from mlxscore_server.errors import InvalidRequest
 from mlxscore_server.prompts import encode_each
-from mlxscore_server.refusals import check_length, check_top, refuse_set, unsupported_value
+from mlxscore_server.refusals import check_length, check_top, refuse_set, short, unsupported_value
 from mlxscore_server.row import Ids, Row
 from mlxscore_server.settings import Settings
 from mlxscore_server.spread import Spread
@@ -131,7 +131,7 @@ def _new_tokens(given: SamplingParams | None, where: str) -> int:
             raise unsupported_value(f"{where}.{name}", value)
     wanted = None if given is None else given.max_new_tokens
     if wanted is None or wanted > 1:
-        what = "is required" if wanted is None else f"is {wanted}"
+        what = "is required" if wanted is None else f"is {short(wanted)}"
         raise InvalidRequest(
             f"{where}.max_new_tokens {what}: give 0 or 1; this service scores given text and adds at most "
             "the one most likely token, a longer text is not its job",
@@ -147,7 +147,7 @@ def _start(given: int | None, where: str, length: int, prompt: str, *, has_token
         return length - 1
     if given >= length:
         raise InvalidRequest(
-            f"{where} is {given}, {prompt} has {length} tokens; give at most {length - 1}",
+            f"{where} is {short(given)}, {prompt} has {length} tokens; give at most {length - 1}",
             param=where,
         )
     if has_token_ids and given < length - 1:

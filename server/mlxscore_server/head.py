@@ -5,7 +5,8 @@ watching one forward pass, and from then on it first selects the wanted rows of 
 the model's own `__call__` does everything else, so scaling and soft-caps stay as they are.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -156,6 +157,20 @@ class Head:
             return self._hidden[0]
         finally:
             self._rows = self._hidden = None
+
+    @contextmanager
+    def widened(self) -> Generator[None]:
+        """For the time of some calls of `logits`: cast a half-precision projection to float32 once for
+        all of them, not in each (8B, 128k tokens: 2 GB)."""
+        weight = cast(Any, self._module).get("weight") if self.found and self._float32 else None
+        if not isinstance(weight, mx.array) or weight.dtype not in (mx.bfloat16, mx.float16):
+            yield
+            return
+        self._module.weight = weight.astype(mx.float32)
+        try:
+            yield
+        finally:
+            self._module.weight = weight
 
     def logits(self, hidden: mx.array) -> mx.array:
         """Logits (n, V) of (n, D) rows that `body` gave; lazy. float32 if the head is."""

@@ -4,7 +4,6 @@ Each label is a continuation of its context, by the rules of pairs.py. So the N 
 context are N rows with the same inputs, which the model reads once.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,11 +12,10 @@ import numpy as np
 from mlxscore_client.wire import ScoreItem, Truncation
 from mlxscore_server.contexts import Context
 from mlxscore_server.errors import InvalidRequest, NonFiniteLogits
+from mlxscore_server.names import ItemNames, Name
 from mlxscore_server.pairs import EncodedItem, encode_items
 from mlxscore_server.row import Row, RowScore
 from mlxscore_server.tokens import Encoder
-
-_PAIR = re.compile(r"items\[(\d+)\]\.continuations\[(\d+)\]")
 
 
 @dataclass(frozen=True)
@@ -77,16 +75,14 @@ def label_rows(
         )
         for context in contexts
     ]
-    try:
-        encoded = encode_items(
-            encoder,
-            items,
-            add_special_tokens=add_special_tokens,
-            boundary="joint",
-            truncation="left",
-        )
-    except InvalidRequest as error:
-        raise _in_our_terms(error, contexts, labels_param) from error
+    encoded = encode_items(
+        encoder,
+        items,
+        add_special_tokens=add_special_tokens,
+        boundary="joint",
+        truncation="left",
+        names=[_names(context.param, labels_param, len(labels)) for context in contexts],
+    )
     rows: list[Row] = []
     prompt_tokens = 0
     for context, item in zip(contexts, encoded, strict=True):
@@ -119,15 +115,9 @@ def _not_empty(
     return context.given if isinstance(labels[0], str) else [encoder.prefix_id]
 
 
-def _in_our_terms(
-    error: InvalidRequest, contexts: Sequence[Context], labels_param: str | None
-) -> InvalidRequest:
-    """A refusal that names a pair of `/score`, in the terms of who sent an item and labels."""
-    found = _PAIR.fullmatch(error.param or "")
-    if found is None:
-        return error
-    context = contexts[int(found[1])].param
-    param = context if labels_param is None else f"{labels_param}[{found[2]}]"
-    label = "the answer" if labels_param is None else param
-    message = error.message.replace(found[0], f"{label} after {context}")
-    return InvalidRequest(message, param=param, code=error.code)
+def _names(context: str, labels: str | None, count: int) -> ItemNames:
+    """Every label comes after each context, so that a message tells which."""
+    if labels is None:
+        return ItemNames(context, [Name(context, f"the answer after {context}")] * count)
+    paths = [f"{labels}[{j}]" for j in range(count)]
+    return ItemNames(context, [Name(path, f"{path} after {context}") for path in paths])

@@ -15,6 +15,7 @@ from mlxscore_client import wire
 from mlxscore_server.arrays import dtype_name, parameters
 from mlxscore_server.check import self_check
 from mlxscore_server.checkpoint import find_adapter, find_checkpoint
+from mlxscore_server.cuda_attention import CudaAttention
 from mlxscore_server.dequantize import unpack
 from mlxscore_server.device import Device, current
 from mlxscore_server.errors import StartupError
@@ -23,6 +24,7 @@ from mlxscore_server.resident import Loaded
 from mlxscore_server.scoring import BatchScorer
 from mlxscore_server.settings import Settings
 from mlxscore_server.tokens import Encoder, limit_from
+from mlxscore_server.tuning import tune
 
 log = logging.getLogger("mlxscore")
 
@@ -44,7 +46,7 @@ def _load(settings: Settings) -> Loaded:
     folder, name = find_checkpoint(settings)
     if settings.model is None:
         log.info("no --model given: using %s, a small demo model", name)
-    device = current()
+    device = current(settings.cpu_kernels)
     _prepare(device)
     model, tokenizer, config = _read(folder, adapter)
     dtype = _set_dtype(model, settings, device)
@@ -88,6 +90,10 @@ def make_ready(
             "padding changes this model's scores (%s): only rows of equal length share a micro-batch",
             found.reason,
         )
+    if isinstance(device.attend, CudaAttention):
+        device.attend.warm_up()
+    if settings.max_batch_tokens is None and device.name != "cpu":
+        tune(scorer, _memory_budget(settings, device))
     mx.clear_cache()
     own_limit = limit_from(config, tokenizer)
     max_model_len = settings.max_model_len or own_limit
@@ -124,6 +130,12 @@ def _kept_bytes(settings: Settings, device: Device) -> int:
     if settings.prefix_cache_mb is None:
         return device.memory_bytes // 16
     return settings.prefix_cache_mb * 2**20
+
+
+def _memory_budget(settings: Settings, device: Device) -> int:
+    if settings.memory_budget_mb is None:
+        return int(device.memory_bytes * 0.8)
+    return settings.memory_budget_mb * 2**20
 
 
 def _prepare(device: Device) -> None:

@@ -6,7 +6,7 @@ from typing import cast
 
 from mlxscore_client.wire import CompletionRequest
 from mlxscore_server.errors import InvalidRequest
-from mlxscore_server.refusals import check_length, check_top, refuse_set
+from mlxscore_server.refusals import check_length, check_top, refuse_set, short
 from mlxscore_server.row import Ids, Row
 from mlxscore_server.tokens import Encoder
 
@@ -63,7 +63,7 @@ def asked(request: CompletionRequest, *, max_logprobs: int, vocab_size: int) -> 
         value = getattr(request, name)
         if value is not None and value != 1:
             raise InvalidRequest(
-                f"{name} is {value}; this service gives one choice a prompt (1)",
+                f"{name} is {short(value)}; this service gives one choice a prompt (1)",
                 param=name,
                 code="unsupported",
             )
@@ -71,8 +71,8 @@ def asked(request: CompletionRequest, *, max_logprobs: int, vocab_size: int) -> 
     new = (0 if echo else 1) if request.max_tokens is None else request.max_tokens
     if new > 1:
         raise InvalidRequest(
-            f"max_tokens is {new}, the limit is 1: this service scores given text and adds at most the one "
-            "most likely token; a longer text is not its job",
+            f"max_tokens is {short(new)}, the limit is 1: this service scores given text and adds at most "
+            "the one most likely token; a longer text is not its job",
             param="max_tokens",
             code="unsupported",
         )

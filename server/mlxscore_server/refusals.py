@@ -2,6 +2,7 @@
 tokens, too long a prompt. Knows no HTTP, no MLX."""
 
 from collections.abc import Iterable
+from reprlib import repr as short_repr
 
 from mlxscore_server.errors import InvalidRequest
 
@@ -16,8 +17,14 @@ def unsupported_value(param: str, value: object) -> InvalidRequest:
     return unsupported(
         param,
         "this service scores given text and adds at most the one most likely token "
-        f"(got {str(value)[:60]!r})",
+        f"(got {short_repr(value)[:60]})",
     )
+
+
+def short(number: int) -> str:
+    """A number that somebody sent, for a message: hundreds of digits say no more than twenty."""
+    digits = str(number)
+    return digits if len(digits) <= 30 else f"{digits[:20]}... ({len(digits)} digits)"
 
 
 def refuse_set(request: object, names: Iterable[str]) -> None:
@@ -42,11 +49,14 @@ def check_top(
     """
     if k > max_logprobs:
         raise InvalidRequest(
-            f"{param} is {k if shown is None else shown}, the limit (--max-logprobs) is {max_logprobs}{hint}",
+            f"{param} is {short(k) if shown is None else shown}, the limit (--max-logprobs) is "
+            f"{max_logprobs}{hint}",
             param=param,
         )
     if k > vocab_size:
-        raise InvalidRequest(f"{param} is {k}, the model has {vocab_size} tokens", param=param)
+        raise InvalidRequest(
+            f"{param} is {short(k)}, the model has {vocab_size} tokens", param=param
+        )
     return k
 
 

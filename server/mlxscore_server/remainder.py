@@ -79,7 +79,9 @@ def _walk(
     tree: Tree, rows: Sequence[Row], index: PrefixIndex, owners: tuple[int, ...]
 ) -> list[Path | None]:
     """(N,) the kept path that ends in each node; None where none does."""
-    offsets, starts, parents = tree.offsets.tolist(), tree.starts.tolist(), tree.parents.tolist()
+    offsets: list[int] = tree.offsets.tolist()
+    starts: list[int] = tree.starts.tolist()
+    parents: list[int] = tree.parents.tolist()
     found: list[Path | None] = []
     for node, parent in enumerate(parents):
         above = found[parent] if parent >= 0 else index.root(rows[owners[node]].salt)

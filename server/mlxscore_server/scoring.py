@@ -8,7 +8,7 @@ from typing import Literal
 import mlx.core as mx
 import mlx.nn as nn
 
-from mlxscore_server import attention
+from mlxscore_server import attention, cpu_kernels
 from mlxscore_server.device import Device
 from mlxscore_server.errors import MlxscoreError
 from mlxscore_server.forward import Forward
@@ -64,10 +64,21 @@ class BatchScorer:
         self.stats = Stats()
         self._device = device
         attention.install()
+        self.numpy_kernels = False
+        """Whether models' functions run in numpy (CPU only)."""
+        self.use_numpy_kernels(device.numpy_kernels)
 
     @property
     def head(self) -> Head:
         return self.forward.head
+
+    def use_numpy_kernels(self, on: bool) -> None:
+        """Have models' functions run in numpy, or in MLX again."""
+        if on and not self.numpy_kernels:
+            cpu_kernels.install()
+        elif self.numpy_kernels and not on:
+            cpu_kernels.uninstall()
+        self.numpy_kernels = on
 
     @property
     def overlaps(self) -> bool:
@@ -138,6 +149,7 @@ class BatchScorer:
     def close(self) -> None:
         """Give the model its own head back and the thread's MLX state up. Last call on the thread."""
         self.kept.clear()
+        self.use_numpy_kernels(False)
         attention.uninstall()
         self.head.close()
         mx.synchronize()

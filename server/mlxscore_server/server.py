@@ -13,6 +13,7 @@ from typing import NoReturn
 import uvicorn
 from fastapi import FastAPI
 
+from mlxscore_server.bad_http import Protocol
 from mlxscore_server.engine import Engine
 from mlxscore_server.errors import StartupError
 from mlxscore_server.settings import Settings
@@ -31,6 +32,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                http=Protocol,
                 log_config=None,
                 access_log=settings.log_level == "debug",
                 lifespan="off",  # the engine's life is the process's, not the application's

@@ -87,6 +87,11 @@ class Settings(BaseSettings):
         description="Memory for prefixes that later requests may begin with (packed layout), MB; 0: none "
         "are kept; default: a sixteenth of the device's memory.",
     )
+    memory_budget_mb: Positive | None = Field(
+        default=None,
+        description="Memory that weights, kept prefixes and a micro-batch may take together, MB: what "
+        "micro-batches are measured up to at start (not on a CPU); default: four fifths of the device's.",
+    )
     cpu_kernels: CpuKernels = Field(
         default="numpy",
         description="On a CPU only: attention and activations through numpy on MLX's memory, or MLX's "

@@ -113,12 +113,15 @@ class Encoder:
         (encoded,) = self._backend.encode_batch([text], add_special_tokens=False)
         return [start for start, _ in encoded.offsets]
 
-    def check_bound(self, ids: Ids, param: str) -> None:
-        """Raise InvalidRequest where a text's ids are outside the embedding: the tokenizer does not fit."""
+    def check_bound(self, ids: Ids, param: str, *, shown: str | None = None) -> None:
+        """Raise InvalidRequest where a text's ids are outside the embedding: the tokenizer does not fit.
+
+        `shown`: what the message calls the field, where that is not its path.
+        """
         if int(ids.max()) >= self.num_embeddings:
             raise InvalidRequest(
-                f"{param} holds token id {int(ids.max())}; the model has {self.num_embeddings} tokens "
-                f"(ids 0 to {self.num_embeddings - 1})",
+                f"{shown or param} holds token id {int(ids.max())}; the model has {self.num_embeddings} "
+                f"tokens (ids 0 to {self.num_embeddings - 1})",
                 param=param,
             )
 

@@ -1,6 +1,6 @@
 """A window of rows on its way through the model, micro-batch by micro-batch. Knows no queue."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -193,7 +193,8 @@ class Window:
         tree = self._left.tree
         keys, values = [k for k, _ in rows], [v for _, v in rows]
         slab = self._kept.put(keys, values, hidden)
-        for node in nodes.tolist():
+        listed: list[int] = nodes.tolist()
+        for node in listed:
             low, high = int(offsets[node - first]), int(offsets[node - first + 1])
             parent, start = int(tree.parents[node]), int(tree.starts[node])
             above = self._paths[parent] if parent >= 0 else self._left.paths[node]
@@ -206,7 +207,7 @@ class Window:
                 slab,
                 low,
                 wanted[i:j] - low + start,
-                np.arange(i, j),
+                np.arange(int(i), int(j)),
             )
             self._paths[node] = path
             if self._below[node] > last:
@@ -232,12 +233,17 @@ class Window:
         rows, row_of_pair = np.unique(line, return_inverse=True)
         if len(rows) != hidden.shape[0]:
             hidden = mx.take(hidden, mx.array(rows.tolist()), axis=0)
-        chunk, answers = self._forward.chunk, self._answers
-        if len(rows) > chunk:
+        if len(rows) > self._forward.chunk:
             # Else each chunk would hold the graph of the whole body.
             mx.async_eval(hidden)
-        parts: list[tuple[Int64s, Int64s, Reading]] = []
-        for low in range(0, len(rows), chunk):
+        with self._forward.head.widened():
+            return list(self._chunks(hidden, pairs, row_of_pair, len(rows)))
+
+    def _chunks(
+        self, hidden: mx.array, pairs: Int64s, row_of_pair: Int64s, num_rows: int
+    ) -> Iterator[tuple[Int64s, Int64s, Reading]]:
+        chunk, answers = self._forward.chunk, self._answers
+        for low in range(0, num_rows, chunk):
             i, j = np.searchsorted(row_of_pair, (low, low + chunk))
             here, row_here = pairs[i:j], row_of_pair[i:j] - low
             tops = answers.tops[here]
@@ -249,9 +255,7 @@ class Window:
                 min(int(tops.max()), self._forward.head.vocab_size),
                 top_rows.astype(np.int32),
             )
-            reading = self._forward.read(hidden[low : low + chunk], wanted)
-            parts.append((here, top_of, reading))
-        return parts
+            yield here, top_of, self._forward.read(hidden[low : low + chunk], wanted)
 
 
 def _ends_below(parents: Int64s) -> Int64s:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from mlxscore_server.errors import InvalidRequest
+from mlxscore_server.refusals import short
 from mlxscore_server.row import Ids
 
 # What lm-evaluation-harness takes where a model states no limit.
@@ -59,11 +60,11 @@ class Windowing:
         chosen = (limit or _DEFAULT_WINDOW) if size is None else size
         if limit is not None and chosen > limit:
             raise InvalidRequest(
-                f"window is {chosen}, the model's limit is {limit} tokens", param="window"
+                f"window is {short(chosen)}, the model's limit is {limit} tokens", param="window"
             )
         if stride is not None and stride > chosen:
             raise InvalidRequest(
-                f"stride is {stride}, the window has only {chosen} tokens"
+                f"stride is {short(stride)}, the window has only {chosen} tokens"
                 f"{' (the default)' if size is None else ''}: some would never be scored",
                 param="stride",
             )

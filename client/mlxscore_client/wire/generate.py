@@ -4,45 +4,13 @@ Unknown fields are ignored; those that would change the meaning of the answer ar
 refused where they are set.
 """
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from mlxscore_client.wire.common import Answer, ForeignRequest, Ids, Text
-
-T = TypeVar("T")
-
-
-def _one_or_each(value: Any) -> str:
-    return "<each>" if isinstance(value, list | tuple) else "<one>"
-
-
-def _ids_or_lists(value: Any) -> str | None:
-    if not isinstance(value, list | tuple):
-        return None
-    # The first element says what the others have to be: an error then names the one that is not.
-    first: object = value[0] if value else None  # pyright: ignore[reportUnknownVariableType]
-    return "<each>" if isinstance(first, list | tuple) else "<one>"
-
-
-OneOrEach = Annotated[
-    Annotated[T, Tag("<one>")]
-    | Annotated[list[T], Field(strict=False, fail_fast=True), Tag("<each>")],
-    Discriminator(_one_or_each),
-]
-"""One value for all prompts, or a list with one for each prompt."""
-
-IdsOrLists = Annotated[
-    Annotated[Ids, Tag("<one>")]
-    | Annotated[list[Ids], Field(strict=False, fail_fast=True), Tag("<each>")],
-    Discriminator(
-        _ids_or_lists,
-        custom_error_type="ids_or_lists",
-        custom_error_message="must be a list of token ids (integers) or a list of such lists",
-    ),
-]
-"""Token ids once, or a list of lists of them."""
+from mlxscore_client.wire.common import Answer, ForeignRequest, Text
+from mlxscore_client.wire.one_or_each import IdsOrLists, OneOrEach
 
 
 class SamplingParams(ForeignRequest):

@@ -69,7 +69,8 @@ def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> LabelAnswer:
     request = parse(wire.RerankRequest, raw)
     check_model(request.model, loaded.card)
     for name, why in _UNSUPPORTED.items():
-        if getattr(request, name):
+        value = getattr(request, name)
+        if not (value is None or value is False):
             raise unsupported(name, why)
     question = question_for(loaded.card.root, settings.rerank_template)
     if request.instruction is not None and not question.takes_instruction:

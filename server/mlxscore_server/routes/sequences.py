@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from mlxscore_client import wire
 from mlxscore_server.body import parse
 from mlxscore_server.errors import InvalidRequest
-from mlxscore_server.refusals import check_length, check_top
+from mlxscore_server.refusals import check_length, check_top, short
 from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.completed import CompletedSequence, SequencesAnswer
 from mlxscore_server.routes.documented import body, documented
@@ -69,7 +69,7 @@ def _check(request: wire.SequenceLogprobsRequest, *, max_logprobs: int, vocab_si
         max_logprobs=max_logprobs,
         vocab_size=vocab_size,
         shown=None if "top_logprobs" in request.model_fields_set else f"{k} (TRL's default)",
-        hint=f"; ask for fewer or start the server with --max-logprobs {k}",
+        hint=f"; ask for fewer or start the server with --max-logprobs {short(k)}",
     )
     if request.temperature != 1.0:
         raise InvalidRequest(
@@ -88,7 +88,7 @@ def _sequence(
     check_length(len(ids), encoder.max_model_len, param)
     if prompt_length > len(ids):
         raise InvalidRequest(
-            f"prompt_lengths[{i}] is {prompt_length}, {param} has {len(ids)} tokens",
+            f"prompt_lengths[{i}] is {short(prompt_length)}, {param} has {len(ids)} tokens",
             param=f"prompt_lengths[{i}]",
         )
     scored = prompt_length < len(ids)

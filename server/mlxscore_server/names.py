@@ -1,0 +1,47 @@
+"""What the sender of an item calls its parts: for errors. Knows no tokens, no HTTP, no MLX."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mlxscore_client.wire import ScoreItem
+from mlxscore_server.errors import InvalidRequest
+
+
+class Name(NamedTuple):
+    """One part of an item."""
+
+    param: str
+    """The path of the field that it came in."""
+    shown: str
+    """What a message calls it."""
+
+    def refused(self, why: str, *, code: str | None = None) -> InvalidRequest:
+        """An error that begins with the part's name."""
+        return InvalidRequest(f"{self.shown} {why}", param=self.param, code=code)
+
+
+@dataclass(frozen=True)
+class ItemNames:
+    """The parts of one item."""
+
+    context: str
+    """The path of what stands before the continuations; of a whole text, its own."""
+    continuations: Sequence[Name]
+
+    @staticmethod
+    def of(item: ScoreItem, param: str) -> "ItemNames":
+        """Those of an item of `/score`, whose own path is `param`."""
+        contexts = {
+            "context": item.context,
+            "messages": item.messages,
+            "text": item.text,
+            "ids": item.ids,
+        }
+        field = next(name for name, value in contexts.items() if value is not None)
+        one = item.continuations is None
+        paths = [
+            f"{param}.continuation" if one else f"{param}.continuations[{j}]"
+            for j in range(len(item.all_continuations()))
+        ]
+        return ItemNames(f"{param}.{field}", [Name(path, path) for path in paths])
