@@ -42,6 +42,11 @@ class BlockCosts:
         queries = _up(own, self.query_multiple)
         return queries, last - own + queries
 
+    def causal_begin(self, first: Float64s) -> Float64s:
+        """Where queries of causal rows begin whose least path is `first`: at a multiple, so that few
+        shapes occur."""
+        return np.floor(first / self.query_multiple) * self.query_multiple
+
     def masked_shape(self, own: Float64s, last: Float64s) -> tuple[Float64s, Float64s]:
         """Queries and keys of masked rows with at most `own` queries, `last` keys."""
         return _up(own, self.masked_query_multiple), _up(last, self.key_multiple)
@@ -53,7 +58,7 @@ class BlockCosts:
 
         `gathered` is 0 where a reshape does for the gathers, else 1.
         """
-        queries, keys = self.causal_shape(last - first, last)
+        queries, keys = self.causal_shape(last - self.causal_begin(first), last)
         moved = (queries * self.query_row + keys * self.key_row) * gathered
         return self._blocks(rows, keys) + rows * (queries * keys + moved)
 

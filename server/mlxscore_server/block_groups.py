@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from mlxscore_server.block_costs import BlockCosts, Float64s
 from mlxscore_server.block_pieces import Int64s, Pieces
 
-_MOST_GROUPS = 48
+_MOST_GROUPS = 24
 """Groups that the search starts from, so that it takes 1 or 2 ms; more are joined by like shape first."""
 
 

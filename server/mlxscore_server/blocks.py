@@ -109,7 +109,7 @@ def _plans(pieces: Pieces, costs: BlockCosts) -> tuple[list[_Plan], Int64s]:
     for members, causal in zip(np.split(order, ends[:-1]), groups.causal.tolist(), strict=True):
         tails = members[onwards[members] < 0]
         heads = head_of_piece[tails]
-        first = pieces.firsts[members].min()
+        first = costs.causal_begin(pieces.firsts[members].min()).astype(np.int64)
         begins = np.full(len(tails), first) if causal else pieces.firsts[heads]
         lasts = pieces.lasts[tails]
         shape = (costs.causal_shape if causal else costs.masked_shape)(
