@@ -205,6 +205,8 @@ def test_models_and_health() -> None:
         assert models["object"] == "list"
         (card,) = models["data"]
         assert card["id"] == NAME
+        assert (card["object"], card["owned_by"], card["root"]) == ("model", "mlxscore", NAME)
+        assert card["max_model_len"] == MAX_MODEL_LEN
         assert card["self_check"]["padding"] == "left-padded"
         assert (await app.client.get(f"/v1/models/{NAME}")).json() == card
         other = await app.client.get("/v1/models/some-org/other")

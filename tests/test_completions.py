@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import math
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -84,6 +85,7 @@ def test_every_combination_through_the_openai_package(
     shape: str, openai: OpenAI, client: Client, encoded: list[list[int]]
 ) -> None:
     sums = [whole_sum(client, ids) for ids in encoded]
+    texts: dict[tuple[bool, int], list[str]] = {}
     for echo, max_tokens, logprobs in itertools.product(
         [False, True], [ABSENT, 0, 1], [None, 0, 1, 5, CAP]
     ):
@@ -97,6 +99,9 @@ def test_every_combination_through_the_openai_package(
         assert answer.usage is not None
         assert answer.usage.completion_tokens == new * prompts
         assert answer.usage.prompt_tokens == sum(map(len, encoded[:prompts]))
+        # Whoever asks for logprobs gets the text that all others get.
+        given = [choice.text for choice in answer.choices]
+        assert texts.setdefault((echo, new), given) == given
         for choice, text, ids, total in zip(answer.choices, TEXTS, encoded, sums, strict=False):
             assert choice.finish_reason == "length"
             assert choice.text.startswith(text) if echo else not choice.text.startswith(text)
@@ -179,6 +184,30 @@ def test_the_best_of_each_position_is_what_score_says(
         assert ranked[str(token.id)]["logprob"] == pytest.approx(token.logprob, abs=1e-6)
         best.add(token.top[0].id)
     assert len(best) > 3
+
+
+@pytest.mark.parametrize("temperature", [None, 0.3, 1, 2.5, 1e9])
+def test_temperature_does_not_touch_the_numbers(openai: OpenAI, temperature: float | None) -> None:
+    """As with vLLM, whose `raw_logprobs` are the model's own by default."""
+
+    def values(**options: Any) -> list[float]:
+        answer = openai.completions.create(
+            model="",
+            prompt=TEXTS[0],
+            echo=True,
+            max_tokens=1,
+            logprobs=2,
+            extra_body={"model": None, "prompt_logprobs": 1} | options,
+        ).choices[0]
+        found = answer.logprobs
+        assert found is not None
+        assert found.top_logprobs is not None
+        ranked: Any = (answer.model_extra or {})["prompt_logprobs"]
+        tops = [value for top in [*found.top_logprobs[1:]] for value in top.values()]
+        by_id = [entry["logprob"] for entries in ranked[1:] for entry in entries.values()]
+        return [*(found.token_logprobs or [])[1:], *tops, *by_id]
+
+    assert values(temperature=temperature) == pytest.approx(values(temperature=0), abs=1e-5)
 
 
 @pytest.mark.parametrize("logprobs", [CAP + 1, -1, 10**9])
@@ -339,6 +368,32 @@ def test_every_logprob_is_allowed_where_the_limit_is_the_vocabulary() -> None:
         assert len(choice["prompt_logprobs"][1]) == 257
 
     with_app(use, max_logprobs=257)
+
+
+def test_prompt_logprobs_alone_and_beside_an_echo() -> None:
+    """The actual token first, then the k best, by id; what is in `logprobs` does not depend on it."""
+
+    async def use(app: Running) -> None:
+        for k in (0, 1, 2):
+            [choice] = await choices(app, prompt="ab", max_tokens=0, prompt_logprobs=k)
+            assert choice["logprobs"] is None
+            first, entries = choice["prompt_logprobs"]
+            assert first is None
+            actual = {"logprob": -98 / 256, "rank": 99, "decoded_token": "b"}
+            best = {
+                str(i): {"logprob": -i / 256, "rank": i + 1, "decoded_token": chr(i)}
+                for i in range(k)
+            }
+            assert list(entries.items()) == [("98", actual), *best.items()]
+        # The actual token is the best one: named once.
+        [choice] = await choices(app, prompt="a\0", max_tokens=0, prompt_logprobs=2)
+        assert list(choice["prompt_logprobs"][1]) == ["0", "1"]
+        [plain] = await choices(app, prompt="ab", echo=True, logprobs=1)
+        [both] = await choices(app, prompt="ab", echo=True, logprobs=1, prompt_logprobs=2)
+        assert both["logprobs"] == plain["logprobs"]
+        assert "prompt_logprobs" not in plain or plain["prompt_logprobs"] is None
+
+    with_app(use)
 
 
 def test_text_ids_and_offsets_with_a_bos_that_the_text_has_not() -> None:
@@ -543,14 +598,17 @@ def test_fields_that_change_nothing_are_accepted_and_named_once(
     async def use(app: Running) -> None:
         harmless = {"seed": 1, "user": "me", "top_p": 0.5, "stop": ["x"], "n": 1, "best_of": 1}
         harmless |= {"temperature": 0.7, "stream": False, "suffix": None, "a" * 100: 1}
+        harmless |= {new: 1, "prompt_logprob": 5}
         plain = await choices(app, prompt="abc", echo=True, logprobs=1)
         for _ in range(2):
             assert await choices(app, prompt="abc", echo=True, logprobs=1, **harmless) == plain
 
+    # A process names each but once, and other tests send fields too.
+    new = f"field_{uuid.uuid4().hex[:8]}"
     with caplog.at_level("INFO", "mlxscore"):
         with_app(use)
     named = [r.getMessage() for r in caplog.records if "ignored" in r.getMessage()]
-    assert len([line for line in named if "'temperature'" in line]) <= 1
+    assert len([line for line in named if f"'{new}'" in line]) == 1
     assert all(len(line) < 200 for line in named)
 
 

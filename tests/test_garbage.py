@@ -6,6 +6,7 @@ and afterwards the scores are what they were.
 
 import asyncio
 import json
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -248,6 +249,76 @@ def check(error: wire.ErrorBody, place: Path, body: dict[str, Any], sent: str) -
     assert field in error.message or error.code == "model_not_found", said
     # Where two fields must agree (a query's kind and its items') either may be named.
     assert field in body or field in (place[:1] or [field]), said
+
+
+MANY, LONG = 600, 2**17
+MULTIPLIED: list[tuple[str, dict[str, Any], str]] = [
+    # Small bodies that ask for gigabytes.
+    (
+        "/score",
+        {"items": [{"context": "a" * LONG, "continuations": ["b"] * MANY}]},
+        "items[0].context",
+    ),
+    (
+        "/score",
+        {"items": [{"context": [9] * LONG, "continuations": [[8]] * MANY}]},
+        "items[0].context",
+    ),
+    (
+        "/score",
+        {
+            "items": [
+                {
+                    "messages": [{"role": "user", "content": "a" * LONG}],
+                    "continuations": ["b"] * MANY,
+                }
+            ]
+        },
+        "items[0].messages",
+    ),
+    ("/v1/score", {"query": "a" * LONG, "items": ["b"] * MANY, "label_token_ids": [5]}, "query"),
+    ("/v1/score", {"query": [9] * LONG, "items": [[5]] * MANY, "labels": ["b"]}, "query"),
+    ("/v1/score", {"query": "", "items": ["a"] * MANY, "labels": ["b"] * MANY}, "items[423]"),
+    (
+        "/generative_scoring",
+        {"query": "", "items": ["a"] * MANY, "label_token_ids": [5] * MANY},
+        "items[423]",
+    ),
+    ("/rerank", {"query": "a" * LONG, "documents": ["b"] * MANY}, "query"),
+    (
+        "/generate",
+        {
+            "text": ["a"] * MANY,
+            "sampling_params": {"max_new_tokens": 0},
+            "return_logprob": True,
+            "token_ids_logprob": [5] * MANY,
+        },
+        "token_ids_logprob",
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "param"), MULTIPLIED)
+def test_what_multiplies_is_refused_before_it_is_made(
+    path: str, body: dict[str, Any], param: str
+) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+
+    async def use(app: Running) -> None:
+        tracemalloc.start()
+        try:
+            response = await app.client.post(path, json=body | {"truncation": "left"})
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert response.status_code == 400
+        error = error_of(response)
+        assert error.param == param
+        assert "--max-queued-tokens" in error.message
+        assert most < 60 * 2**20  # the largest body has 0.5 MB, and would make 300 MB and more
+
+    with_app(use, tokenizer=tokenizer, max_queued_tokens=10_000)
 
 
 @pytest.mark.parametrize("path", BODIES)

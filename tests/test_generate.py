@@ -464,7 +464,7 @@ def test_many_ids_after_a_long_prompt_are_refused_before_rows_are_made() -> None
         body = {"text": "a" * 99, "sampling_params": ONE, "return_logprob": True}
         error = await refused(app, **body, token_ids_logprob=[65] * 11)
         assert error.param == "token_ids_logprob"
-        assert "1100" in error.message and "--max-queued-tokens" in error.message
+        assert "1177" in error.message and "--max-queued-tokens" in error.message
         await ask(app, **body, token_ids_logprob=[65] * 9)
 
     with_app(use, max_queued_tokens=1000)

@@ -21,10 +21,11 @@ from fakes import (
     with_app,
 )
 from server_process import ServerProcess
+from tokenizers import normalizers
 from transformers import PreTrainedTokenizerFast
 
 from mlxscore_client import wire
-from mlxscore_server.contexts import label_contexts
+from mlxscore_server.contexts import Context, label_contexts
 from mlxscore_server.errors import InvalidRequest
 from mlxscore_server.labels import LabelRows, label_rows
 from mlxscore_server.pairs import EncodedItem, encode_items
@@ -480,6 +481,48 @@ def test_an_empty_context_is_bos_else_eos_else_refused() -> None:
         with pytest.raises(InvalidRequest, match=r"items\[1\] and the query are empty") as refused:
             rows_of(neither, query="", items=["a", ""], **labels)
         assert refused.value.param == "items[1]"
+
+
+def test_a_label_is_named_with_the_context_that_it_comes_after() -> None:
+    """Whatever `/score` says of a continuation is said in the sender's own terms."""
+    contexts = [Context("a", "items[0]"), Context("Ans", "items[1]")]
+
+    def refused(encoder: Encoder, labels: list[str], field: str | None) -> InvalidRequest:
+        with pytest.raises(InvalidRequest) as caught:
+            label_rows(
+                encoder,
+                contexts,
+                labels,
+                labels_param=field,
+                add_special_tokens=True,
+                truncation="error",
+            )
+        assert "continuation" not in caught.value.message
+        return caught.value
+
+    tokenizer = tiny_tokenizers.byte_level()
+    tokenizer.backend_tokenizer.normalizer = normalizers.Replace("?", "")
+    silent = encoder_of(tokenizer)
+    short = encoder_of(tiny_tokenizers.byte_level(), limit=4)
+    narrow = Encoder(tiny_tokenizers.byte_level(), num_embeddings=262, max_model_len=None)
+    for encoder, labels, said, after in (
+        (silent, ["x", "?"], "adds no token to its context", "items[0]"),
+        (
+            short,
+            ["x", "xxxx"],
+            "has 4 tokens, which with at least one token of context",
+            "items[0]",
+        ),
+        (narrow, ["x", "wer"], "holds token id", "items[1]"),  # "Answer" is one token
+    ):
+        of_labels = refused(encoder, labels, "labels")
+        assert of_labels.param == "labels[1]"
+        assert of_labels.message.startswith(f"labels[1] after {after} {said}")
+        # The sender of documents has no say in the answers.
+        of_documents = refused(encoder, labels, None)
+        assert of_documents.param == after
+        assert of_documents.message.startswith(f"the answer after {after} {said}")
+        assert of_documents.code == of_labels.code
 
 
 def test_a_tokenizer_that_does_not_fit_the_model_is_refused() -> None:

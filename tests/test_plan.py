@@ -1,11 +1,12 @@
-"""The planner: every row exactly once, the budget kept, equal inputs once, little padding."""
+"""Micro-batches: every node exactly once and in order, the budget kept, little padding."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlxscore_server.plan import MicroBatch, plan
+from mlxscore_server.plan import MicroBatch, cut_packed, cut_padded
 from mlxscore_server.row import Row
+from mlxscore_server.tree import Tree, grow
 
 ids = st.lists(st.integers(0, 5), min_size=2, max_size=40)
 rows_of = st.lists(
@@ -14,8 +15,38 @@ rows_of = st.lists(
 )
 
 
-def inputs_of(batches: list[MicroBatch]) -> list[bytes]:
-    return [slot.key for batch in batches for slot in batch.inputs]
+def flat(rows: list[Row]) -> Tree:
+    return grow(rows, node_cost=1, longest=2**31, share=False)
+
+
+def assert_all_nodes(tree: Tree, batches: list[MicroBatch]) -> None:
+    assert [n for batch in batches for n in range(batch.first, batch.last)] == list(
+        range(len(tree.starts))
+    )
+
+
+@given(rows=rows_of, budget=st.integers(1, 200), cost=st.integers(1, 20))
+def test_packed_batches_hold_every_node_and_keep_the_budget(
+    rows: list[Row], budget: int, cost: int
+) -> None:
+    tree = grow(rows, node_cost=cost, longest=budget)
+    batches = cut_packed(tree, budget)
+    assert_all_nodes(tree, batches)
+    sizes = [int(tree.offsets[b.last] - tree.offsets[b.first]) for b in batches]
+    assert all(0 < size <= budget for size in sizes)
+    assert all(batch.length is None for batch in batches)
+
+
+@given(rows=rows_of, budget=st.integers(41, 200))
+def test_packed_batches_are_few_and_of_like_size(rows: list[Row], budget: int) -> None:
+    """No two neighbours would fit into one, but for what evening them out moves."""
+    tree = grow(rows, node_cost=1, longest=budget)
+    batches = cut_packed(tree, budget)
+    total, longest = int(tree.offsets[-1]), int(np.diff(tree.offsets).max(initial=0))
+    assert len(batches) <= -(-total // max(1, budget - longest + 1))
+    for batch in batches:
+        size = int(tree.offsets[batch.last] - tree.offsets[batch.first])
+        assert size <= total / -(-total // budget) + longest
 
 
 @given(
@@ -25,73 +56,36 @@ def inputs_of(batches: list[MicroBatch]) -> list[bytes]:
     pad=st.booleans(),
     multiple=st.integers(1, 16),
 )
-def test_every_row_once_and_the_budget_kept(
+def test_padded_batches_hold_every_node_and_keep_the_budget(
     rows: list[Row], budget: int, overhead: int, pad: bool, multiple: int
 ) -> None:
-    batches = plan(
-        rows,
+    tree = flat(rows)
+    batches = cut_padded(
+        tree,
         max_batch_tokens=budget,
         batch_overhead=overhead,
         pad=pad,
         length_multiple=multiple,
     )
-    planned = [row for batch in batches for row in batch.rows]
-    assert sorted(map(id, planned)) == sorted(map(id, rows))
-    assert sorted(inputs_of(batches)) == sorted({row.key for row in rows})
+    assert_all_nodes(tree, batches)
+    lengths = np.diff(tree.offsets)
     for batch in batches:
-        assert batch.padded_tokens <= budget or len(batch.inputs) == 1
-        assert all(slot.num_inputs <= batch.length for slot in batch.inputs)
-        for row, slot in zip(batch.rows, batch.slots, strict=True):
-            assert batch.inputs[slot].key == row.key
+        assert batch.length is not None
+        assert (batch.last - batch.first) * batch.length <= budget or batch.last - batch.first == 1
+        here = lengths[batch.first : batch.last]
+        assert (here <= batch.length).all()
         if not pad:
-            assert {slot.num_inputs for slot in batch.inputs} == {batch.length}
-        assert sum(batch.computed_by_row()) == batch.computed_tokens
+            assert set(here.tolist()) == {batch.length}
 
 
 @given(rows=rows_of, budget=st.integers(1, 200))
 def test_padding_is_never_dearer_than_more_micro_batches(rows: list[Row], budget: int) -> None:
     """With a price on micro-batches, no plan costs more than the one without any padding."""
+    tree = flat(rows)
 
     def cost(batches: list[MicroBatch]) -> int:
-        return sum(batch.padded_tokens + 10 for batch in batches)
+        return sum((b.last - b.first) * (b.length or 0) + 10 for b in batches)
 
-    padded = plan(rows, max_batch_tokens=budget, batch_overhead=10)
-    exact = plan(rows, max_batch_tokens=budget, batch_overhead=10, pad=False)
+    padded = cut_padded(tree, max_batch_tokens=budget, batch_overhead=10)
+    exact = cut_padded(tree, max_batch_tokens=budget, batch_overhead=10, pad=False)
     assert cost(padded) <= cost(exact)
-
-
-def test_four_one_letter_choices_are_one_slot_with_four_targets() -> None:
-    question = [7, 8, 9]
-    rows = [Row(np.array([*question, choice], np.int32), 3) for choice in range(4)]
-    (batch,) = plan(rows, max_batch_tokens=100, batch_overhead=0)
-    assert len(batch.inputs) == 1
-    assert batch.computed_tokens == 3
-    assert batch.computed_by_row() == [3, 0, 0, 0]
-
-
-def test_shortest_first_and_alike_together() -> None:
-    lengths = [30, 3, 29, 4, 30]
-    rows = [Row(np.arange(n, dtype=np.int32) + i, 1) for i, n in enumerate(lengths)]
-    batches = plan(rows, max_batch_tokens=1000, batch_overhead=5)
-    assert [batch.length for batch in batches] == [3, 29]
-    assert [len(batch.inputs) for batch in batches] == [2, 3]
-
-
-def test_one_length_is_not_rounded_up() -> None:
-    rows = [Row(np.arange(n, dtype=np.int32), 1) for n in (12, 12, 20)]
-    assert [
-        b.length for b in plan(rows[:2], max_batch_tokens=64, batch_overhead=0, length_multiple=16)
-    ] == [11]
-    assert [
-        b.length for b in plan(rows, max_batch_tokens=999, batch_overhead=999, length_multiple=16)
-    ] == [32]
-
-
-def test_a_row_longer_than_the_budget_runs_alone() -> None:
-    rows = [Row(np.arange(50, dtype=np.int32), 1), Row(np.arange(5, dtype=np.int32), 1)]
-    batches = plan(rows, max_batch_tokens=10, batch_overhead=0)
-    assert [len(b.rows) for b in batches] == [1, 1]
-
-
-def test_nothing_to_plan() -> None:
-    assert plan([], max_batch_tokens=10, batch_overhead=0) == []

@@ -8,6 +8,7 @@ import numpy as np
 
 from mlxscore_client.wire import LabelRequest
 from mlxscore_server.errors import InvalidRequest
+from mlxscore_server.refusals import Made
 from mlxscore_server.row import Ids
 from mlxscore_server.tokens import Encoder
 
@@ -22,11 +23,17 @@ class Context:
     """The path of the field that it came from."""
 
 
-def label_contexts(encoder: Encoder, request: LabelRequest) -> list[Context]:
-    """Query with each item. Raises InvalidRequest where one is text and the other ids."""
+def label_contexts(
+    encoder: Encoder, request: LabelRequest, *, max_tokens: int | None = None
+) -> list[Context]:
+    """Query with each item. Raises InvalidRequest where one is text and the other ids.
+
+    `max_tokens` (--max-queued-tokens) bounds what they make together; None: no bound.
+    """
     query, items = request.query, request.items
     names = ["items"] if isinstance(items, str) else [f"items[{i}]" for i in range(len(items))]
     listed = [items] if isinstance(items, str) else items
+    Made(max_tokens).add(len(listed), len(query), sum(map(len, listed)), "query")
     if isinstance(query, str):
         texts = [item if isinstance(item, str) else _mixed(names[0]) for item in listed]
         return _of_texts(encoder, request, query, texts, names)

@@ -5,7 +5,7 @@ them, and write a new array. Everything else, and what is too small to be worth 
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
@@ -63,7 +63,7 @@ def uninstall() -> None:
 
 
 @contextmanager
-def any_size() -> Iterator[None]:
+def any_size() -> Generator[None]:
     """Meanwhile arrays of any size are computed here: for checks."""
     before, _state.any_size = _state.any_size, True
     try:

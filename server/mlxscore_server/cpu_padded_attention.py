@@ -92,8 +92,8 @@ def _unmasked(
     for rows, queries in _pieces(shape):
         stop, mask = num_keys, None
         if causal:
-            stop = num_keys - length + queries.stop
-            seen = np.arange(num_keys - length + queries.start, stop)
+            stop = num_keys - length + int(queries.stop)
+            seen = np.arange(num_keys - length + int(queries.start), stop)
             mask = additive(np.arange(stop) > seen[:, None])
         found.append(_tile(shape, rows, queries, slice(0, stop), mask))
     return found

@@ -6,7 +6,7 @@ threads of their own in each of ours, which `single_threaded_products` prevents.
 
 import ctypes
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
@@ -40,10 +40,15 @@ def spread(work: Callable[[Iterator[Part]], None], parts: Sequence[Part]) -> Non
         return
     # The interpreter lets only one thread at a time into a list's iterator.
     taken = iter(parts)
-    helpers = min(num_threads(), len(parts)) - 1
-    others = [_helpers().submit(work, taken) for _ in range(helpers)]
+
+    def quietly() -> None:
+        # Overflow is for those who read the answer, as after MLX's own functions.
+        with np.errstate(all="ignore"):
+            work(taken)
+
+    others = [_helpers().submit(quietly) for _ in range(min(num_threads(), len(parts)) - 1)]
     try:
-        work(taken)
+        quietly()
     finally:
         for _ in taken:  # after an error nobody need go on
             pass
@@ -54,7 +59,7 @@ def spread(work: Callable[[Iterator[Part]], None], parts: Sequence[Part]) -> Non
 
 
 @contextmanager
-def single_threaded_products() -> Iterator[None]:
+def single_threaded_products() -> Generator[None]:
     """numpy's own BLAS, where its wheel brings one, computes each product on one thread.
 
     Not the BLAS that MLX multiplies with: that is another library.

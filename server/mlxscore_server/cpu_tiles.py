@@ -133,11 +133,11 @@ class _Cutter:
 
     def _seen(self, rows: slice, queries: slice) -> tuple[slice, Floats | None]:
         """The keys that any of the queries sees, and a mask where not all see all of them."""
-        _block, prefix = self._block, self._block.prefix
+        prefix = self._block.prefix
         if prefix is None:
             return self._seen_through_mask(rows, queries)
         # Key j of a causal block stands at position j, query i at prefix + i.
-        first, last = prefix + queries.start, prefix + queries.stop - 1
+        first, last = prefix + int(queries.start), prefix + int(queries.stop) - 1
         start = 0 if self._window is None else max(0, first - self._window + 1)
         keys = slice(start, last + 1)
         key = queries.start, queries.stop, start
@@ -173,7 +173,7 @@ def _mask(keys: NDArray[np.int64], query: NDArray[np.int64], window: int | None)
 
 
 def additive(hidden: NDArray[np.bool_]) -> Floats | None:
-    """What is added to scores (..., n, m): (..., n, the last of m), from the first key on that is hidden from somebody."""
+    """What is added to scores (..., n, m), from the first key on that is hidden from somebody."""
     columns = np.flatnonzero(hidden.any(axis=tuple(range(hidden.ndim - 1))))
     if not len(columns):
         return None

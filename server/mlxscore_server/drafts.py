@@ -10,6 +10,7 @@ from mlxscore_client.wire import Boundary, ScoreItem
 from mlxscore_server.chat import ChatOptions
 from mlxscore_server.errors import InvalidRequest
 from mlxscore_server.names import ItemNames
+from mlxscore_server.refusals import Made
 from mlxscore_server.row import Ids
 from mlxscore_server.tokens import Encoder
 
@@ -17,9 +18,10 @@ from mlxscore_server.tokens import Encoder
 class Texts:
     """The distinct texts of a request, encoded in one call: a shared context is encoded once."""
 
-    def __init__(self, encoder: Encoder, chat: ChatOptions) -> None:
+    def __init__(self, encoder: Encoder, chat: ChatOptions, max_tokens: int | None) -> None:
         self._encoder = encoder
         self._chat = chat
+        self._made = Made(max_tokens)
         self._index: dict[str, int] = {}
         self._encoded: list[Ids] = []
 
@@ -32,6 +34,10 @@ class Texts:
             ) from None
         self._index.setdefault(text, len(self._index))
         return text
+
+    def make(self, context: str | Sequence[int], continuations: Sequence[Any], param: str) -> None:
+        """Before each of the continuations is put after the context: may there be so much?"""
+        self._made.add(len(continuations), len(context), sum(map(len, continuations)), param)
 
     def render(self, messages: Sequence[Mapping[str, Any]], param: str) -> str:
         return self._encoder.chat.render(messages, self._chat, param)
@@ -51,12 +57,13 @@ class Draft:
 
     def __init__(self, texts: Texts, item: ScoreItem, names: ItemNames, boundary: Boundary) -> None:
         given = item.all_continuations()
-        self.continuations = list(zip(given, names.continuations, strict=True))
         self.is_chat = item.messages is not None
         context = (
             item.context if item.messages is None else texts.render(item.messages, names.context)
         )
         assert context is not None, "this is a bug"
+        texts.make(context, given, names.context)
+        self.continuations = [(part, names.continuation(j)) for j, part in enumerate(given)]
         only_text = isinstance(context, str) and all(isinstance(c, str) for c in given)
         # An item whose continuations are of both kinds is encoded apart as a whole.
         self.joint = only_text and boundary == "joint" and context != ""

@@ -41,6 +41,9 @@ _NEUTRAL: dict[str, object] = {
     "structural_tag": None,
 }
 
+# In tokens, about what a row costs besides its prompt.
+_ROW = 8
+
 
 @dataclass(frozen=True)
 class Generation:
@@ -168,10 +171,10 @@ def _row(ids: Ids, start: int, top: int, new_tokens: int) -> Row | None:
 
 def _check_rows(found: Sequence[Generation], max_tokens: int) -> None:
     """Before the rows are made: many ids after a long prompt are far more than the body held."""
-    tokens = sum(len(one.token_ids) * (len(one.ids) + 1) for one in found)
+    tokens = sum(len(one.token_ids) * (len(one.ids) + _ROW) for one in found)
     if tokens > max_tokens:
         raise InvalidRequest(
-            f"token_ids_logprob: a row for each id after its prompt makes {tokens} tokens, the limit "
+            f"token_ids_logprob: a row for each id after its prompt counts as {tokens} tokens, the limit "
             f"(--max-queued-tokens) is {max_tokens}; give fewer ids or prompts",
             param="token_ids_logprob",
         )

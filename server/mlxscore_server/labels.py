@@ -14,6 +14,7 @@ from mlxscore_server.contexts import Context
 from mlxscore_server.errors import InvalidRequest, NonFiniteLogits
 from mlxscore_server.names import ItemNames, Name
 from mlxscore_server.pairs import EncodedItem, encode_items
+from mlxscore_server.refusals import Made
 from mlxscore_server.row import Row, RowScore
 from mlxscore_server.tokens import Encoder
 
@@ -61,12 +62,17 @@ def label_rows(
     add_special_tokens: bool,
     truncation: Truncation,
     hint: str = "",
+    max_tokens: int | None = None,
 ) -> LabelRows:
     """A row for each context and label. Raises InvalidRequest, which names the field and the limit.
 
     `labels` that are ids are within bounds. `labels_param` is the field that they came in, None where the
-    sender has no say in them; `hint` says what a sender of too long a context can do.
+    sender has no say in them; `hint` says what a sender of too long a context can do. `max_tokens`
+    (--max-queued-tokens) bounds what contexts and labels make together; None: no bound.
     """
+    made, length = Made(max_tokens), sum(len(x) if isinstance(x, str) else 1 for x in labels)
+    for context in contexts:
+        made.add(len(labels), len(context.given), length, context.param)
     continuations = [label if isinstance(label, str) else [label] for label in labels]
     items = [
         # Checked already; to check a million ids again takes a second.
@@ -81,7 +87,7 @@ def label_rows(
         add_special_tokens=add_special_tokens,
         boundary="joint",
         truncation="left",
-        names=[_names(context.param, labels_param, len(labels)) for context in contexts],
+        names=[_names(context.param, labels_param) for context in contexts],
     )
     rows: list[Row] = []
     prompt_tokens = 0
@@ -115,9 +121,12 @@ def _not_empty(
     return context.given if isinstance(labels[0], str) else [encoder.prefix_id]
 
 
-def _names(context: str, labels: str | None, count: int) -> ItemNames:
+def _names(context: str, labels: str | None) -> ItemNames:
     """Every label comes after each context, so that a message tells which."""
-    if labels is None:
-        return ItemNames(context, [Name(context, f"the answer after {context}")] * count)
-    paths = [f"{labels}[{j}]" for j in range(count)]
-    return ItemNames(context, [Name(path, f"{path} after {context}") for path in paths])
+
+    def label(j: int) -> Name:
+        if labels is None:
+            return Name(context, f"the answer after {context}")
+        return Name(f"{labels}[{j}]", f"{labels}[{j}] after {context}")
+
+    return ItemNames(context, label)

@@ -1,6 +1,6 @@
 """What the sender of an item calls its parts: for errors. Knows no tokens, no HTTP, no MLX."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,7 +27,8 @@ class ItemNames:
 
     context: str
     """The path of what stands before the continuations; of a whole text, its own."""
-    continuations: Sequence[Name]
+    continuation: Callable[[int], Name]
+    """By its place: there may be far too many to name them all."""
 
     @staticmethod
     def of(item: ScoreItem, param: str) -> "ItemNames":
@@ -40,8 +41,9 @@ class ItemNames:
         }
         field = next(name for name, value in contexts.items() if value is not None)
         one = item.continuations is None
-        paths = [
-            f"{param}.continuation" if one else f"{param}.continuations[{j}]"
-            for j in range(len(item.all_continuations()))
-        ]
-        return ItemNames(f"{param}.{field}", [Name(path, path) for path in paths])
+
+        def continuation(j: int) -> Name:
+            path = f"{param}.continuation" if one else f"{param}.continuations[{j}]"
+            return Name(path, path)
+
+        return ItemNames(f"{param}.{field}", continuation)

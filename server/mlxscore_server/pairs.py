@@ -70,6 +70,7 @@ def encode_items(
     windowing: Windowing | None = None,
     chat: ChatOptions | None = None,
     names: Sequence[ItemNames] | None = None,
+    max_tokens: int | None = None,
 ) -> list[EncodedItem | EncodedText]:
     """Items to rows of ids. Raises InvalidRequest, which names the field and the limit.
 
@@ -77,11 +78,12 @@ def encode_items(
     (None is the tokenizer's default, and that is what True means to a tokenizer); False none. Before
     messages only True puts any. `chat` is for messages; None: an answer is begun after them.
     `windowing` is for whole texts; None: disjoint windows of the model's limit. `names` are what errors
-    call the items' parts; None: as `/score` does.
+    call the items' parts; None: as `/score` does. `max_tokens` (--max-queued-tokens) bounds what contexts
+    and continuations make when each is put before each; None: no bound.
     """
     prefix = () if add_special_tokens is False else encoder.prefix_ids
     chat_prefix = encoder.prefix_ids if add_special_tokens else ()
-    texts = Texts(encoder, chat or ChatOptions())
+    texts = Texts(encoder, chat or ChatOptions(), max_tokens)
     if names is None:
         names = [ItemNames.of(item, f"items[{i}]") for i, item in enumerate(items)]
     drafts = [

@@ -6,6 +6,13 @@ from reprlib import repr as short_repr
 
 from mlxscore_server.errors import InvalidRequest
 
+# More than texts have in a token (English 4 to 5), so that what could wait in the queue is let through.
+_CHARACTERS_A_TOKEN = 8
+# About what a row costs besides its ids.
+_ROW = 64
+# However short the queue: a request that is larger than it runs when nothing else waits.
+_LEAST = 2**24
+
 
 def unsupported(param: str, why: str) -> InvalidRequest:
     """A field that would change the answer, were it obeyed."""
@@ -32,6 +39,31 @@ def refuse_set(request: object, names: Iterable[str]) -> None:
     for name in names:
         if value := getattr(request, name):
             raise unsupported_value(name, value)
+
+
+class Made:
+    """What a request's parts make together, where each of some is put before each of others.
+
+    A small body can ask for more than any memory holds: a long context before a million labels.
+    """
+
+    def __init__(self, max_tokens: int | None) -> None:
+        self._limit = None if max_tokens is None else max(_LEAST, max_tokens * _CHARACTERS_A_TOKEN)
+        self._size = 0
+
+    def add(self, rows: int, before: int, after: int, param: str) -> None:
+        """`rows` rows, with `before` characters or ids before each, and `after` in all behind them.
+
+        Raises InvalidRequest where that is far more than may wait in the queue.
+        """
+        self._size += rows * (_ROW + before) + after
+        if self._limit is not None and self._size > self._limit:
+            raise InvalidRequest(
+                f"{param}: each put together with all that goes with it makes {self._size} characters or "
+                f"ids ({_ROW} more for each row), the limit is {self._limit} (it grows with "
+                "--max-queued-tokens); send less at once",
+                param=param,
+            )
 
 
 def check_top(

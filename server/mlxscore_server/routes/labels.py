@@ -74,7 +74,7 @@ async def generative_scoring(request: Request) -> Response:
 
 def _prepare_scores(raw: bytearray, loaded: Loaded, settings: Settings) -> LabelAnswer:
     request = parse(wire.LabelScoreRequest, raw)
-    labelled = _rows(request, loaded)
+    labelled = _rows(request, loaded, settings)
 
     def write(found: list[list[float]]) -> dict[str, Any]:
         return {"scores": found, "object": "scoring"}
@@ -86,7 +86,7 @@ def _prepare_generative(raw: bytearray, loaded: Loaded, settings: Settings) -> L
     request = parse(wire.GenerativeScoringRequest, raw)
     if isinstance(request.items, list) and not request.items:
         raise InvalidRequest("items must not be empty", param="items")
-    labelled = _rows(request, loaded)
+    labelled = _rows(request, loaded, settings)
 
     def write(found: list[list[float]]) -> dict[str, Any]:
         return {
@@ -102,7 +102,7 @@ def _prepare_generative(raw: bytearray, loaded: Loaded, settings: Settings) -> L
     return LabelAnswer(loaded.card, labelled, softmax=request.apply_softmax, write=write)
 
 
-def _rows(request: wire.LabelRequest, loaded: Loaded) -> LabelRows:
+def _rows(request: wire.LabelRequest, loaded: Loaded, settings: Settings) -> LabelRows:
     check_model(request.model, loaded.card)
     encoder = loaded.encoder
     if request.labels is not None:
@@ -112,10 +112,11 @@ def _rows(request: wire.LabelRequest, loaded: Loaded) -> LabelRows:
         labels = encoder.verbatim(request.label_token_ids or [], labels_param).tolist()
     return label_rows(
         encoder,
-        label_contexts(encoder, request),
+        label_contexts(encoder, request, max_tokens=settings.max_queued_tokens),
         labels,
         labels_param=labels_param,
         add_special_tokens=request.add_special_tokens,
         truncation=request.truncation,
         hint=_HINT,
+        max_tokens=settings.max_queued_tokens,
     )

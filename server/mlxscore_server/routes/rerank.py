@@ -11,7 +11,7 @@ from mlxscore_server.contexts import Context
 from mlxscore_server.errors import InvalidRequest, ModelNotFound
 from mlxscore_server.labels import label_rows
 from mlxscore_server.question import question_for
-from mlxscore_server.refusals import unsupported
+from mlxscore_server.refusals import Made, unsupported
 from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.documented import body, documented
 from mlxscore_server.routes.labelled import LabelAnswer, check_model
@@ -78,6 +78,12 @@ def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> LabelAnswer:
             "instruction has no place in this server's --rerank-template", param="instruction"
         )
     texts = [document.text for document in request.documents]
+    Made(settings.max_queued_tokens).add(
+        len(texts),
+        len(request.query) + len(request.instruction or ""),
+        sum(map(len, texts)),
+        "query",
+    )
     labelled = label_rows(
         loaded.encoder,
         [
@@ -88,6 +94,7 @@ def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> LabelAnswer:
         labels_param=None,
         add_special_tokens=True,
         truncation="error",
+        max_tokens=settings.max_queued_tokens,
     )
 
     def write(found: list[list[float]]) -> dict[str, Any]:

@@ -86,6 +86,7 @@ def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> ScoreAnswer:
         boundary=request.boundary,
         truncation=request.truncation,
         chat=ChatOptions.of(request),
+        max_tokens=settings.max_queued_tokens,
         windowing=Windowing.of(
             request.window,
             request.stride,
