@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     session.config._mlxscore_status = int(exitstatus)  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_installed() -> Iterator[None]:
+    """A scorer that a test does not close leaves its wrappers in mlx-lm's modules to the next test."""
+    yield
+    if "mlxscore_server.scoring" in sys.modules:
+        from mlxscore_server import attention, cpu_kernels
+
+        for module in (attention, cpu_kernels):
+            with suppress(RuntimeError):
+                while True:
+                    module.uninstall()

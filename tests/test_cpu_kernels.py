@@ -190,7 +190,9 @@ def test_attention_with_a_mask_of_the_same_shape_but_other_values() -> None:
         seen = np.random.default_rng(seed).random((2, 1, 9, 9)) < 0.6
         seen |= np.eye(9, dtype=bool)
         mask = to_mlx(np.where(seen, 0, -1e9).astype(np.float32))
-        assert_same(lambda mask=mask: mx.fast.scaled_dot_product_attention(q, k, v, scale=1, mask=mask))
+        assert_same(
+            lambda mask=mask: mx.fast.scaled_dot_product_attention(q, k, v, scale=1, mask=mask)
+        )
 
 
 def test_masks_of_heads_are_left_to_mlx(kernels: None) -> None:

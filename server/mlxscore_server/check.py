@@ -109,7 +109,7 @@ def _check_padding(scorer: BatchScorer, model: nn.Module) -> tuple[wire.SelfChec
                 together = np.concatenate(errors)
                 found = wire.SelfCheck(
                     layout=layout,
-                    padding=layout,
+                    padding="left-padded" if padded else "equal-length",
                     max_error=float(together.max()),
                     mean_error=float(together.mean()),
                     reason=None if padded else reason,

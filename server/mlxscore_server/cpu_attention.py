@@ -5,6 +5,7 @@ MLX computes exponentials there one at a time (20 ns) and attention on one core.
 
 from collections.abc import Iterator, Sequence
 from itertools import product
+from typing import cast
 from weakref import WeakKeyDictionary
 
 import mlx.core as mx
@@ -110,7 +111,8 @@ class Job:
         if isinstance(tile.keys, Runs):
             return tile.keys.of(rows[:, head], (tile.shape[0], tile.shape[2]))
         # Indices are in range; "clip" spares numpy a check that copies.
-        return of_heads.take(tile.keys * self._keys.shape[1] + head, axis=0, mode="clip")
+        wanted = tile.keys * self._keys.shape[1] + head
+        return np.take(of_heads, cast(Int32s, wanted), axis=0, mode="clip")
 
 
 def _taken(rows: Floats, which: Runs | Int32s, shape: tuple[int, int]) -> Floats:

@@ -41,7 +41,6 @@ def rope(
     if len(cos) < batch * length:
         cos, sin = np.tile(cos, (batch, 1, 1, 1)), np.tile(sin, (batch, 1, 1, 1))
     pairs = (dims // 2, 2) if traditional else (2, dims // 2)
-    flipped = (..., slice(None, None, -1)) if traditional else (..., slice(None, None, -1), slice(None))
     members = [
         (..., slice(i, i + 1)) if traditional else (..., slice(i, i + 1), slice(None))
         for i in (0, 1)
@@ -55,7 +54,8 @@ def rope(
             old, new = rows[here], out[here]
             pair = old[..., :dims].reshape(*old.shape[:2], *pairs)
             part, rotated = spare[: len(old)], new[..., :dims].reshape(*old.shape[:2], *pairs)
-            np.multiply(pair[flipped], sin[here], out=part)
+            for i, j in ((0, 1), (1, 0)):
+                np.multiply(pair[members[j]], sin[here][members[i]], out=part[members[i]])
             np.multiply(pair, cos[here], out=rotated)
             np.add(rotated, part, out=rotated)
             new[..., dims:] = old[..., dims:]

@@ -130,7 +130,8 @@ class Runner:
             self._flying.append((turn, started, step))
         # Not after a step of newcomers: the window has every second one for itself.
         self._newcomers_may_enter = turn is self._turns[0]
-        if not turn.left and not turn.spoiled:
+        if not turn.left:
+            # Also where someone has left: there is nothing left to plan anew.
             self._turns.pop()
             self._close_if_over(turn)
 

@@ -1,0 +1,157 @@
+"""The MLX thread's loop, whatever happens between its steps: callers leave or come, the model fails."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mlxscore_server.errors import ScoringFailed
+from mlxscore_server.queue import Entry, Job, ScoreQueue
+from mlxscore_server.row import Row, RowScore
+from mlxscore_server.runner import Runner
+
+TOKENS = 4
+"""Of each row. A window takes `4 * max_batch_tokens`."""
+
+
+class Queue(ScoreQueue):
+    """Waits for nobody: where nothing could come any more, to wait would be for ever."""
+
+    def take(self, max_tokens: int, *, wait: bool = True) -> list[Entry] | None:
+        assert self.tokens or not wait or self.closed, "somebody is forgotten"
+        return super().take(max_tokens, wait=wait)
+
+    closed = False
+
+    def close(self) -> None:
+        self.closed = True
+        super().close()
+
+
+@dataclass
+class Script:
+    """What happens at the n-th start or finish of a step."""
+
+    leaves: dict[int, int]
+    """Who leaves, by place among all jobs."""
+    comes: dict[int, int]
+    """Who comes, with so many rows."""
+    fails: set[int]
+    overlaps: bool
+    max_batch_tokens: int
+    queue: Queue = field(default_factory=lambda: Queue(10**6))
+    jobs: list[Job] = field(default_factory=list[Job])
+    done: list[Job] = field(default_factory=list[Job])
+    windows: list["ScriptedWindow"] = field(default_factory=list["ScriptedWindow"])
+    clock: int = 0
+
+    def put(self, num_rows: int) -> None:
+        """A job whose rows say whose they are, and which."""
+        rows = [Row(np.array([len(self.jobs), i, 0, 0, 0], np.int32), 1) for i in range(num_rows)]
+        self.jobs.append(Job(rows, self.done.append))
+        assert self.queue.put(self.jobs[-1])
+
+    def tick(self) -> None:
+        now, self.clock = self.clock, self.clock + 1
+        if now in self.comes and not self.queue.closed:
+            self.put(self.comes[now])
+        if now in self.leaves and self.leaves[now] < len(self.jobs):
+            self.queue.discard(self.jobs[self.leaves[now]])
+        if now in self.fails:
+            raise RuntimeError("the model failed")
+
+    def stop(self) -> bool:
+        """Asked before each turn of the loop: no more will come once all are served."""
+        if all(not job.wanted for job in self.jobs) and not self.queue.tokens:
+            self.queue.close()
+        return False
+
+    # What the runner needs of a model.
+
+    def plan(self, rows: Sequence[Row]) -> "ScriptedWindow":
+        self.windows.append(ScriptedWindow(self, rows))
+        return self.windows[-1]
+
+    def close(self) -> None:
+        pass
+
+
+class ScriptedWindow:
+    """Two rows a step; holds the runner to what a window may be asked."""
+
+    def __init__(self, script: Script, rows: Sequence[Row]) -> None:
+        self._script, self._rows = script, rows
+        self.num_steps = -(-len(rows) // 2)
+        self.computed, self.cached = [TOKENS] * len(rows), [0] * len(rows)
+        self.started = self.landed = self.closed = 0
+
+    def tokens_of(self, step: int) -> int:
+        return TOKENS * len(self.rows_of(step))
+
+    def rows_of(self, step: int) -> list[int]:
+        assert 0 <= step < self.num_steps
+        return [i for i in (2 * step, 2 * step + 1) if i < len(self._rows)]
+
+    def start(self, step: int) -> int:
+        assert not self.closed
+        assert step == self.started < self.num_steps
+        self.started += 1
+        self._script.tick()
+        return step
+
+    def finish(self, started: int) -> list[tuple[int, Any]]:
+        assert not self.closed
+        assert self.landed <= started < self.started
+        self.landed = started + 1
+        self._script.tick()
+        return [(i, score_of(self._rows[i])) for i in self.rows_of(started)]
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def score_of(row: Row) -> RowScore:
+    """A score that says whose it is."""
+    return RowScore(np.array(row.ids[:2], np.float32), False)
+
+
+TIMES = st.integers(0, 30)
+
+
+@given(
+    first=st.lists(st.integers(1, 7), min_size=1, max_size=5),
+    leaves=st.dictionaries(TIMES, st.integers(0, 8), max_size=6),
+    comes=st.dictionaries(TIMES, st.integers(1, 5), max_size=4),
+    fails=st.sets(TIMES, max_size=3),
+    overlaps=st.booleans(),
+    max_batch_tokens=st.sampled_from([2, 8, 40]),
+)
+def test_whatever_happens_between_steps(
+    first: list[int],
+    leaves: dict[int, int],
+    comes: dict[int, int],
+    fails: set[int],
+    overlaps: bool,
+    max_batch_tokens: int,
+) -> None:
+    script = Script(leaves, comes, fails, overlaps, max_batch_tokens)
+    for num_rows in first:
+        script.put(num_rows)
+    Runner(script.queue, script, script.stop).run()
+    assert len(script.done) == len(set(map(id, script.done)))
+    for place, job in enumerate(script.jobs):
+        if job.cancelled:
+            continue
+        assert job.finished, f"job {place} waits for ever"
+        if job.error is not None:
+            assert isinstance(job.error, ScoringFailed)
+            assert fails
+            continue
+        found = [score.logprobs.tolist() for score in job.scores if score is not None]
+        assert found == [[place, i] for i in range(len(job.rows))]
+        assert job.computed_tokens == TOKENS * len(job.rows)
+    for window in script.windows:
+        assert window.closed == 1
