@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol
 
 import mlx.core as mx
@@ -121,7 +121,7 @@ def attend(
     sinks: mx.array | None,
     kernel: Kernel,
 ) -> mx.array:
-    """`BlockAttention` with a kernel for one block."""
+    """A `BlockAttention`, once `kernel` is given: what computes one block."""
     num_tokens, heads = queries.shape[:2]
     num_kept = keys.shape[0] - num_tokens
     q, k, v = _rows(queries), _rows(keys), _rows(values)
@@ -149,38 +149,6 @@ def attend(
     if blocks.out_array is not None:
         joined = take(joined, blocks.out_array)
     return joined[:, :, None]
-
-
-def attend_mlx(
-    queries: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    blocks: DeviceBlocks,
-    *,
-    scale: float,
-    window: int | None,
-    sinks: mx.array | None,
-) -> mx.array:
-    """`BlockAttention` by MLX's fused kernel, as on Metal."""
-    return attend(
-        queries, keys, values, blocks, scale=scale, window=window, sinks=sinks, kernel=fused
-    )
-
-
-def attend_in_parts(
-    queries: mx.array,
-    keys: mx.array,
-    values: mx.array,
-    blocks: DeviceBlocks,
-    *,
-    scale: float,
-    window: int | None,
-    sinks: mx.array | None,
-) -> mx.array:
-    """`BlockAttention` by MLX on a CPU, where there is no fused kernel."""
-    return attend(
-        queries, keys, values, blocks, scale=scale, window=window, sinks=sinks, kernel=in_parts
-    )
 
 
 def take(array: mx.array, index: mx.array) -> mx.array:
@@ -254,3 +222,9 @@ def in_parts(
 
 def _part(mask: mx.array, rows: slice, queries: slice) -> mx.array:
     return mask[rows if mask.shape[0] > 1 else slice(None), :, queries]
+
+
+attend_mlx: BlockAttention = partial(attend, kernel=fused)
+"""By MLX's fused kernel, as on Metal."""
+attend_in_parts: BlockAttention = partial(attend, kernel=in_parts)
+"""By MLX on a CPU, where there is no fused kernel."""

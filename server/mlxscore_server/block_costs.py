@@ -96,6 +96,23 @@ class BlockCosts:
             key_row=180,
         )
 
+    @staticmethod
+    def cpu() -> "BlockCosts":
+        """numpy on two cores. Careful guesses, not measurements: nothing is rounded, since no shape
+        costs by itself, and a block is cheap beside its pairs."""
+        return BlockCosts(
+            short=32,
+            max_queries=256,
+            query_multiple=1,
+            masked_query_multiple=1,
+            key_multiple=1,
+            max_block_keys=2**16,
+            block=1e5,
+            mask_factor=1.3,
+            query_row=100,
+            key_row=50,
+        )
+
 
 def _up(number: Float64s, multiple: int) -> Float64s:
     return np.ceil(number / multiple) * multiple

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mlxscore_server.block_costs import BlockCosts, Float64s
-from mlxscore_server.block_pieces import Int64s, Pieces
+from mlxscore_server.block_pieces import Pieces
+from mlxscore_server.row import Int64s
 
 _MOST_GROUPS = 24
 """Groups that the search starts from, so that it takes 1 or 2 ms; more are joined by like shape first."""

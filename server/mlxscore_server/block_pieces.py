@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Int64s = NDArray[np.int64]
+from mlxscore_server.row import Int64s
+
 Int32s = NDArray[np.int32]
 Paths = Sequence[Int32s | None]
 

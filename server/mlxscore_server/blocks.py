@@ -11,7 +11,8 @@ import numpy as np
 
 from mlxscore_server.block_costs import BlockCosts
 from mlxscore_server.block_groups import group
-from mlxscore_server.block_pieces import Int32s, Int64s, Nodes, Paths, Pieces, followed
+from mlxscore_server.block_pieces import Int32s, Nodes, Paths, Pieces, followed
+from mlxscore_server.row import Int64s
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,11 +5,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mlxscore_server.row import Ids, Row
-
-Int64s = NDArray[np.int64]
+from mlxscore_server.row import Ids, Int64s, Row
 
 _LOOK, _LOOK_EACH = 65536, 32
 """Tokens compared at a time: in all, but at least so many of each text. With 200,000 tokens in rows

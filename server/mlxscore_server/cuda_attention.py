@@ -2,7 +2,7 @@
 
 import mlx.core as mx
 
-from mlxscore_server.block_attention import DeviceBlocks, attend
+from mlxscore_server.block_attention import fused
 
 # One H200, bf16: cuDNN builds a graph for each shape that it has not seen, 42 to 60 ms, once. Without the
 # fused kernel attention takes 5 to 23 ps a score more in each layer.
@@ -16,8 +16,8 @@ _MOST_SCORES = 2**24
 _MOST_FOLDED = 384
 
 
-class CudaAttention:
-    """`BlockAttention` that builds a fused kernel's graph once a shape has been worth it.
+class CudaKernel:
+    """A kernel that builds the fused one's graph for a shape once that has been worth it.
 
     Until then a small block goes through plain products and a softmax in float32: a short request in a
     shape that never comes again does not pay for its graph.
@@ -31,29 +31,6 @@ class CudaAttention:
 
     def __call__(
         self,
-        queries: mx.array,
-        keys: mx.array,
-        values: mx.array,
-        blocks: DeviceBlocks,
-        *,
-        scale: float,
-        window: int | None,
-        sinks: mx.array | None,
-    ) -> mx.array:
-        self._model = queries.shape[1], keys.shape[1], queries.shape[3], queries.dtype
-        return attend(
-            queries,
-            keys,
-            values,
-            blocks,
-            scale=scale,
-            window=window,
-            sinks=sinks,
-            kernel=self._kernel,
-        )
-
-    def _kernel(
-        self,
         q: mx.array,
         k: mx.array,
         v: mx.array,
@@ -61,35 +38,31 @@ class CudaAttention:
         mask: mx.array | str,
         sinks: mx.array | None,
     ) -> mx.array:
-        rows, heads, num_queries, _ = q.shape
-        group = heads // k.shape[1]
+        rows, heads, num_queries, dim = q.shape
+        kv_heads = k.shape[1]
+        self._model = heads, kv_heads, dim, q.dtype
+        group = heads // kv_heads
         few = group * num_queries <= _MOST_FOLDED
         if isinstance(mask, mx.array) and sinks is None and group > 1 and few:
             # The heads that share keys fill a tile together.
-            folded = q.reshape(rows, k.shape[1], group * num_queries, q.shape[3])
-            tiled = mx.tile(mask, (1, 1, group, 1))
-            answer = self._seen_or_plain(folded, k, v, scale, tiled, None)
-            return answer.reshape(rows, heads, num_queries, v.shape[3])
-        return self._seen_or_plain(q, k, v, scale, mask, sinks)
+            q = q.reshape(rows, kv_heads, group * num_queries, dim)
+            mask = mx.tile(mask, (1, 1, group, 1))
+        if sinks is None and self._goes_plain(q, k, v, mask):
+            answer = plain_attention(q, k, v, scale, mask)
+        else:
+            answer = fused(q, k, v, scale, mask, sinks)
+        return answer.reshape(rows, heads, num_queries, v.shape[3])
 
-    def _seen_or_plain(
-        self,
-        q: mx.array,
-        k: mx.array,
-        v: mx.array,
-        scale: float,
-        mask: mx.array | str,
-        sinks: mx.array | None,
-    ) -> mx.array:
+    def _goes_plain(self, q: mx.array, k: mx.array, v: mx.array, mask: mx.array | str) -> bool:
+        """Whether this shape has not yet cost what its graph would; then this time is added."""
         num_scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
         half = q.dtype in (mx.bfloat16, mx.float16)  # float32 has no fused kernel
-        if half and sinks is None and num_scores <= _MOST_SCORES:
-            shape = (q.shape, k.shape, v.shape[3], q.dtype, isinstance(mask, str) or mask.shape)
-            spent = self._spent.get(shape, 0.0)
-            if spent < _BUILD_SECONDS:
-                self._spent[shape] = spent + _SECONDS_A_SCORE * num_scores
-                return plain_attention(q, k, v, scale, mask)
-        return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask, sinks=sinks)
+        if not half or num_scores > _MOST_SCORES:
+            return False
+        shape = (q.shape, k.shape, v.shape[3], q.dtype, isinstance(mask, str) or mask.shape)
+        spent = self._spent.get(shape, 0.0)
+        self._spent[shape] = spent + _SECONDS_A_SCORE * num_scores
+        return spent < _BUILD_SECONDS
 
     def warm_up(self) -> None:
         """Have the fused kernels compiled for the model that was last run: the first graph of each kind
@@ -101,7 +74,7 @@ class CudaAttention:
             q = mx.zeros((rows, heads, num_queries, dim), dtype)
             k = mx.zeros((rows, kv_heads, num_keys, dim), dtype)
             mask = "causal" if causal else mx.zeros((rows, 1, num_queries, num_keys), dtype)
-            mx.eval(mx.fast.scaled_dot_product_attention(q, k, k, scale=1.0, mask=mask))
+            mx.eval(fused(q, k, k, 1.0, mask, None))
 
 
 _KINDS = ((2, 128, 128, True), (2, 64, 192, True), (2, 128, 128, False), (2, 64, 192, False))

@@ -1,14 +1,16 @@
 """What differs between the back ends, decided in one place. Import after the BLAS is loaded."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import mlx.core as mx
 
-from mlxscore_server.block_attention import BlockAttention, attend_in_parts, attend_mlx
+from mlxscore_server.block_attention import BlockAttention, attend, attend_in_parts, attend_mlx
 from mlxscore_server.block_costs import BlockCosts
 from mlxscore_server.cpu_attention import attend_numpy
-from mlxscore_server.cuda_attention import CudaAttention
+from mlxscore_server.cuda_attention import CudaKernel
 from mlxscore_server.settings import CpuKernels
 
 
@@ -36,6 +38,8 @@ class Device:
     """What attention costs in blocks of various shapes."""
     attend: BlockAttention = field(default=attend_mlx, repr=False)
     """How attention blocks are computed."""
+    warm_up: Callable[[], None] = field(default=lambda: None, repr=False)
+    """What is done once a model has run, so that its first requests do not pay for it."""
     numpy_kernels: bool = False
     """Whether activations, norms and attention run in numpy on the shared memory."""
 
@@ -60,18 +64,7 @@ _CPU = Device(
     cache_bytes=2**30,
     numpy_reads_logits=True,
     node_cost=16,
-    block_costs=BlockCosts(
-        short=32,
-        max_queries=256,
-        query_multiple=1,
-        masked_query_multiple=1,
-        key_multiple=1,
-        max_block_keys=2**16,
-        block=1e5,
-        mask_factor=1.3,
-        query_row=100,
-        key_row=50,
-    ),
+    block_costs=BlockCosts.cpu(),
     attend=attend_numpy,
     numpy_kernels=True,
 )
@@ -79,6 +72,7 @@ _CPU_MLX = replace(_CPU, attend=attend_in_parts, numpy_kernels=False)
 # CUDA builds a graph for each new attention shape (0.3 to 2.6 s the first time), so lengths are
 # rounded. Budget, one H200, 1B in bf16, 128 rows of 64-1024: 133 k tok/s at 2,048 tokens, 185 k at
 # 4,096, 197 k at 8,192, 206 k at 16,384, 207 k at 32,768; overheads of 512 and 2,048 differ by 2%.
+_CUDA_KERNEL = CudaKernel()
 _CUDA = Device(
     name="cuda",
     max_batch_tokens=16384,
@@ -89,7 +83,8 @@ _CUDA = Device(
     numpy_reads_logits=False,
     node_cost=16,
     block_costs=BlockCosts.cuda(),
-    attend=CudaAttention(),
+    attend=partial(attend, kernel=_CUDA_KERNEL),
+    warm_up=_CUDA_KERNEL.warm_up,
 )
 # Not measured here: no Metal device was at hand. The values are the careful ones.
 _METAL = Device(

@@ -15,14 +15,10 @@ from mlxscore_server.device import Device
 from mlxscore_server.head import Head
 from mlxscore_server.kept import KeptRows
 from mlxscore_server.logits import Reading, read_mlx, read_numpy
-from mlxscore_server.packed import PackedBatch
+from mlxscore_server.packed import LayerRows, PackedBatch
 from mlxscore_server.padding import MaskForm, PaddedBatch, right_justified, stand_ins
 from mlxscore_server.reading import Wanted
-from mlxscore_server.row import Ids
-
-Int64s = NDArray[np.int64]
-LayerRows = list[tuple[mx.array, mx.array]]
-"""Keys and values, (n, Hkv, D), of each attention layer."""
+from mlxscore_server.row import Ids, Int64s
 
 
 class Forward:
@@ -67,7 +63,7 @@ class Forward:
         continued: Sequence[NDArray[np.int32] | None],
         kept: KeptRows,
         wanted: Int64s,
-    ) -> tuple[mx.array, LayerRows]:
+    ) -> tuple[mx.array, list[LayerRows]]:
         """What the head would read at `wanted` of the nodes' tokens, (W, D), and the layers' keys and
         values of all tokens. `continued` is which of the kept rows each node without a parent here
         goes on from; the other arguments are as `blocks.cut` takes them."""

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from mlxscore_server.arrays import to_mlx
 from mlxscore_server.prefix_index import PrefixIndex
-from mlxscore_server.prefix_path import Int64s, Path
+from mlxscore_server.prefix_path import Path
+from mlxscore_server.row import Int64s
 from mlxscore_server.slab import Joined, Slab, take_rows
 from mlxscore_server.slab_uses import Use
 

@@ -15,7 +15,6 @@ from mlxscore_client import wire
 from mlxscore_server.arrays import dtype_name, parameters
 from mlxscore_server.check import self_check
 from mlxscore_server.checkpoint import find_adapter, find_checkpoint
-from mlxscore_server.cuda_attention import CudaAttention
 from mlxscore_server.dequantize import unpack
 from mlxscore_server.device import Device, current
 from mlxscore_server.errors import StartupError
@@ -80,7 +79,7 @@ def make_ready(
         float32_head=settings.head_dtype == "float32",
         max_batch_tokens=settings.max_batch_tokens,
         share_prefixes=settings.share_prefixes,
-        kept_bytes=_kept_bytes(settings, device),
+        kept_bytes=_bytes(settings.prefix_cache_mb, device.memory_bytes // 16),
     )
     found = self_check(scorer, model, settings.layout)
     if settings.layout == "packed" and found.layout != "packed":
@@ -90,10 +89,9 @@ def make_ready(
             "padding changes this model's scores (%s): only rows of equal length share a micro-batch",
             found.reason,
         )
-    if isinstance(device.attend, CudaAttention):
-        device.attend.warm_up()
+    device.warm_up()
     if settings.max_batch_tokens is None and device.name != "cpu":
-        tune(scorer, _memory_budget(settings, device))
+        tune(scorer, _bytes(settings.memory_budget_mb, int(device.memory_bytes * 0.8)))
     mx.clear_cache()
     own_limit = limit_from(config, tokenizer)
     max_model_len = settings.max_model_len or own_limit
@@ -126,16 +124,8 @@ def make_ready(
     return Loaded(scorer, encoder, card)
 
 
-def _kept_bytes(settings: Settings, device: Device) -> int:
-    if settings.prefix_cache_mb is None:
-        return device.memory_bytes // 16
-    return settings.prefix_cache_mb * 2**20
-
-
-def _memory_budget(settings: Settings, device: Device) -> int:
-    if settings.memory_budget_mb is None:
-        return int(device.memory_bytes * 0.8)
-    return settings.memory_budget_mb * 2**20
+def _bytes(megabytes: int | None, default: int) -> int:
+    return default if megabytes is None else megabytes * 2**20
 
 
 def _prepare(device: Device) -> None:

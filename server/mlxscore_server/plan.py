@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mlxscore_server.row import Int64s
 from mlxscore_server.tree import Tree
-
-Int64s = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ def cut_packed(tree: Tree, max_batch_tokens: int) -> list[MicroBatch]:
 
     No node may be longer than that (`grow` cuts what is).
     """
-    lengths = np.diff(tree.offsets).tolist()
+    lengths = tree.lengths.tolist()
     total = int(tree.offsets[-1])
     if not total:
         return []
@@ -61,7 +59,7 @@ def cut_padded(
     meet. Where there is padding anyway, lengths are rounded up to `length_multiple`, so that few
     shapes occur.
     """
-    lengths = np.diff(tree.offsets)
+    lengths = tree.lengths
     if not len(lengths):
         return []
     distinct, counts = np.unique(lengths, return_counts=True)

@@ -10,8 +10,8 @@ from collections import OrderedDict
 
 import numpy as np
 
-from mlxscore_server.prefix_path import TOKEN_BYTES, Entry, Hidden, Int64s, Path
-from mlxscore_server.row import Ids
+from mlxscore_server.prefix_path import TOKEN_BYTES, Entry, Hidden, Path
+from mlxscore_server.row import Ids, Int64s
 from mlxscore_server.slab_uses import SlabUses
 
 

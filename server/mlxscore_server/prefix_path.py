@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 from struct import Struct
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mlxscore_server.row import Ids
+from mlxscore_server.row import Ids, Int64s
 
-Int64s = NDArray[np.int64]
 TOKEN_BYTES = 4
 _TOKEN = Struct("=i")
 Span = tuple[int, int, int]

@@ -4,14 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mlxscore_server.prefix_index import PrefixIndex
 from mlxscore_server.prefix_path import Path
-from mlxscore_server.row import Row
+from mlxscore_server.row import Int64s, Row
 from mlxscore_server.tree import Tree
-
-Int64s = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -117,8 +114,7 @@ def _limit_to_hidden(tree: Tree, found: list[Path | None], usable: Int64s) -> No
 
 def _settle(tree: Tree, usable: Int64s, least: int) -> None:
     """Nothing is used below a node that is not used to its end, nor texts' beginnings too short."""
-    stops = tree.starts + np.diff(tree.offsets)
-    whole = (usable >= stops).tolist()
+    whole = (usable >= tree.stops).tolist()
     depths = usable.tolist()
     for node, (parent, start) in enumerate(
         zip(tree.parents.tolist(), tree.starts.tolist(), strict=True)
@@ -140,8 +136,8 @@ def _without(
     usable: Int64s,
 ) -> Remainder:
     starts = np.maximum(tree.starts, usable)
-    stops = tree.starts + np.diff(tree.offsets)
-    node_of_token = np.repeat(np.arange(len(starts)), np.diff(tree.offsets))
+    stops = tree.stops
+    node_of_token = np.repeat(np.arange(len(starts)), tree.lengths)
     depth = np.arange(len(tree.tokens)) - tree.offsets[node_of_token] + tree.starts[node_of_token]
     left = depth >= starts[node_of_token]
     new_token = np.where(left, np.cumsum(left) - 1, -1)
@@ -164,12 +160,11 @@ def _without(
             assert path is not None, "this is a bug: a node continues what is not kept"
             path = path.cut(start)
         paths.append(path)
-    depths = usable.tolist()
-    node = np.array(tree.leaves)
+    node = tree.leaves
     cached = np.zeros(len(rows), np.int64)
     while (node >= 0).any():
         # The deepest node on a row's way that is used counts.
-        cached = np.where((node >= 0) & (cached == 0), np.array(depths)[node], cached)
+        cached = np.where((node >= 0) & (cached == 0), usable[node], cached)
         node = np.where(node >= 0, tree.parents[node], -1)
     return Remainder(
         tree=replace(

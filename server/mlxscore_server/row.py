@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ids = NDArray[np.int32]
+Int64s = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mlxscore_server.prefix_path import Entry, Int64s, Span
+from mlxscore_server.prefix_path import Entry, Span
+from mlxscore_server.row import Int64s
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlxscore_server.common_prefixes import Int64s, Prefixes, Texts
-from mlxscore_server.row import Ids, Row
+from mlxscore_server.common_prefixes import Prefixes, Texts
+from mlxscore_server.row import Ids, Int64s, Row
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,16 @@ class Tree:
     """(P,) for each scored token, rows in the given order: which of `tokens` predicts it."""
     ends: Int64s
     """(R,) where each row's part of `at` ends."""
+
+    @property
+    def lengths(self) -> Int64s:
+        """(N,) tokens of each node."""
+        return np.diff(self.offsets)
+
+    @property
+    def stops(self) -> Int64s:
+        """(N,) the position after each node's last token."""
+        return self.starts + self.lengths
 
 
 def grow(rows: Sequence[Row], *, node_cost: int, longest: int, share: bool = True) -> Tree:

@@ -5,20 +5,19 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
-from numpy.typing import NDArray
 
 from mlxscore_server.answers import Answers
+from mlxscore_server.arrays import to_mlx
 from mlxscore_server.errors import MlxscoreError
 from mlxscore_server.forward import Forward
 from mlxscore_server.kept import Kept
 from mlxscore_server.logits import Reading
+from mlxscore_server.packed import LayerRows
 from mlxscore_server.plan import MicroBatch
 from mlxscore_server.prefix_path import Path
 from mlxscore_server.reading import Wanted
 from mlxscore_server.remainder import Remainder
-from mlxscore_server.row import Row, RowScore
-
-Int64s = NDArray[np.int64]
+from mlxscore_server.row import Int64s, Row, RowScore
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Window:
     def computed(self) -> list[int]:
         """(R,) the tokens computed, shared out: the first row through a node pays for it."""
         paid = np.zeros(len(self._rows), np.int64)
-        np.add.at(paid, np.array(self._left.owners, np.int64), np.diff(self._left.tree.offsets))
+        np.add.at(paid, np.array(self._left.owners, np.int64), self._left.tree.lengths)
         return paid.tolist()
 
     def tokens_of(self, step: int) -> int:
@@ -96,19 +95,12 @@ class Window:
     def start(self, step: int) -> Started:
         """Begin with a step; steps are started in order. Whatever the model raises comes through."""
         batch = self._steps[step]
-        tree = self._left.tree
-        low, high = (-1, 0) if batch is None else tree.offsets[[batch.first, batch.last]]
-        i, j = np.searchsorted(self._sorted_at, (low, high))
-        pairs = self._order[i:j]
         if batch is None:
-            pairs = np.concatenate([known.pairs for known in self._left.known])
-            places = np.concatenate([known.places() for known in self._left.known])
-            places, line = np.unique(places, axis=0, return_inverse=True)
-            by_line = np.argsort(line, kind="stable")
-            pairs, line = pairs[by_line], line[by_line]
-            hidden = self._kept.hidden(places)
-            self._unpin(0)
+            hidden, line, pairs = self._look_up()
         else:
+            low, high = self._left.tree.offsets[[batch.first, batch.last]]
+            i, j = np.searchsorted(self._sorted_at, (low, high))
+            pairs = self._order[i:j]
             hidden, line = self._run(batch, self._sorted_at[i:j] - low)
         parts = self._begin_to_read(hidden, line, pairs)
         self._kept.shrink()
@@ -136,6 +128,17 @@ class Window:
         firsts = np.concatenate([[0], tree.ends[:-1]]).astype(np.int64)
         return np.maximum.reduceat(step_of_pair, firsts) if len(firsts) else firsts
 
+    def _look_up(self) -> tuple[mx.array, Int64s, Int64s]:
+        """Kept hidden states, the pairs that they predict, and which of them is each pair's, ascending:
+        hidden states, lines, pairs."""
+        pairs = np.concatenate([known.pairs for known in self._left.known])
+        places = np.concatenate([known.places() for known in self._left.known])
+        places, line = np.unique(places, axis=0, return_inverse=True)
+        by_line = np.argsort(line, kind="stable")
+        hidden = self._kept.hidden(places)
+        self._unpin(0)
+        return hidden, line[by_line], pairs[by_line]
+
     def _run(self, batch: MicroBatch, positions: Int64s) -> tuple[mx.array, Int64s]:
         """Hidden states of a micro-batch and which of them is at each position (ascending)."""
         tree = self._left.tree
@@ -150,7 +153,10 @@ class Window:
         # The next token of any continuation is predicted at a kept segment's last position.
         wanted = np.union1d(positions, offsets[1:][keep - first] - 1)
         line = np.searchsorted(wanted, positions)
-        before = [self._path_before(node, first) for node in range(first, last)]
+        before = [
+            None if tree.parents[node] >= first else self._path_above(node)
+            for node in range(first, last)
+        ]
         continued = [path for path in before if path is not None]
         kept = self._kept.rows(continued)
         found = iter(kept.indices)
@@ -173,11 +179,9 @@ class Window:
         nodes = np.arange(first, last)
         return nodes if self._kept.max_bytes else nodes[self._below[first:last] > last]
 
-    def _path_before(self, node: int, first: int) -> Path | None:
-        """What a node continues that lies outside its micro-batch."""
+    def _path_above(self, node: int) -> Path | None:
+        """The kept path that a node continues, once its parent is kept; None where it begins a text."""
         parent = int(self._left.tree.parents[node])
-        if parent >= first:
-            return None
         return self._paths[parent] if parent >= 0 else self._left.paths[node]
 
     def _keep(
@@ -188,7 +192,7 @@ class Window:
         offsets: Int64s,
         wanted: Int64s,
         hidden: mx.array,
-        rows: list[tuple[mx.array, mx.array]],
+        rows: list[LayerRows],
     ) -> None:
         tree = self._left.tree
         keys, values = [k for k, _ in rows], [v for _, v in rows]
@@ -196,8 +200,7 @@ class Window:
         listed: list[int] = nodes.tolist()
         for node in listed:
             low, high = int(offsets[node - first]), int(offsets[node - first + 1])
-            parent, start = int(tree.parents[node]), int(tree.starts[node])
-            above = self._paths[parent] if parent >= 0 else self._left.paths[node]
+            start, above = int(tree.starts[node]), self._path_above(node)
             if above is None:
                 above = self._kept.root(self._rows[self._left.owners[node]].salt)
             i, j = np.searchsorted(wanted, (low, high))
@@ -232,7 +235,7 @@ class Window:
             return []
         rows, row_of_pair = np.unique(line, return_inverse=True)
         if len(rows) != hidden.shape[0]:
-            hidden = mx.take(hidden, mx.array(rows.tolist()), axis=0)
+            hidden = mx.take(hidden, to_mlx(rows.astype(np.int32)), axis=0)
         if len(rows) > self._forward.chunk:
             # Else each chunk would hold the graph of the whole body.
             mx.async_eval(hidden)
