@@ -622,6 +622,17 @@ def test_a_body_that_goes_wrong_after_its_answer_has_begun(
     assert not [r for r in caplog.records if r.exc_info or r.levelno >= logging.ERROR]
 
 
+def test_idle_connections_outlive_their_clients_patience() -> None:
+    """Else a request may be sent into a connection that the server is just closing."""
+
+    async def use(served: Served) -> None:
+        for patience in (httpx.Limits().keepalive_expiry, 15):  # httpx; aiohttp
+            assert patience is not None
+            assert served.server.config.timeout_keep_alive > 2 * patience
+
+    with_server(use)
+
+
 def test_idle_connections_do_not_hold_the_server_up() -> None:
     async def use(served: Served) -> None:
         idle, half = await served.connect(), await served.connect()

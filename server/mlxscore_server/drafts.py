@@ -57,13 +57,12 @@ class Draft:
 
     def __init__(self, texts: Texts, item: ScoreItem, names: ItemNames, boundary: Boundary) -> None:
         given = item.all_continuations()
+        self.names, self.continuations = names, given
         self.is_chat = item.messages is not None
-        context = (
-            item.context if item.messages is None else texts.render(item.messages, names.context)
-        )
+        param = names.context
+        context = item.context if item.messages is None else texts.render(item.messages, param)
         assert context is not None, "this is a bug"
-        texts.make(context, given, names.context)
-        self.continuations = [(part, names.continuation(j)) for j, part in enumerate(given)]
+        texts.make(context, given, param)
         only_text = isinstance(context, str) and all(isinstance(c, str) for c in given)
         # An item whose continuations are of both kinds is encoded apart as a whole.
         self.joint = only_text and boundary == "joint" and context != ""
@@ -72,14 +71,15 @@ class Draft:
             kept = context.rstrip()
             moved, context = context[len(kept) :], kept
         self.context: str | Ids = (
-            texts.add(context, names.context)
+            texts.add(context, param)
             if isinstance(context, str) and context
             # An empty text has no ids, whatever a tokenizer puts before a first word.
-            else texts.verbatim(list[int]() if context == "" else context, names.context)
+            else texts.verbatim(list[int]() if context == "" else context, param)
         )
         self.seconds: list[str | Ids] = []
         """What is encoded for each continuation: with the context in front where it is joint."""
-        for continuation, name in self.continuations:
+        for j, continuation in enumerate(given):
+            name = names.continuation(j)
             if not len(continuation):
                 raise name.refused("is empty: there is nothing to score")
             if isinstance(continuation, str):

@@ -81,6 +81,7 @@ class Forward:
             ),
             kept=kept.layers,
             attend=self.device.attend,
+            begin_every=self.device.begin_every,
         )
         cache = batch.stand_ins(self._template)
         hidden = self.head.body(batch.x, cache, to_mlx(wanted.astype(np.int32)))

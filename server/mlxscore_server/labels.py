@@ -6,13 +6,14 @@ context are N rows with the same inputs, which the model reads once.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from mlxscore_client.wire import ScoreItem, Truncation
 from mlxscore_server.contexts import Context
 from mlxscore_server.errors import InvalidRequest, NonFiniteLogits
-from mlxscore_server.names import ItemNames, Name
+from mlxscore_server.names import Name
 from mlxscore_server.pairs import EncodedItem, encode_items
 from mlxscore_server.refusals import Made
 from mlxscore_server.row import Row, RowScore
@@ -87,7 +88,7 @@ def label_rows(
         add_special_tokens=add_special_tokens,
         boundary="joint",
         truncation="left",
-        names=[_names(context.param, labels_param) for context in contexts],
+        names=[_Names(context.param, labels_param) for context in contexts],
     )
     rows: list[Row] = []
     prompt_tokens = 0
@@ -121,12 +122,13 @@ def _not_empty(
     return context.given if isinstance(labels[0], str) else [encoder.prefix_id]
 
 
-def _names(context: str, labels: str | None) -> ItemNames:
+class _Names(NamedTuple):
     """Every label comes after each context, so that a message tells which."""
 
-    def label(j: int) -> Name:
-        if labels is None:
-            return Name(context, f"the answer after {context}")
-        return Name(f"{labels}[{j}]", f"{labels}[{j}] after {context}")
+    context: str
+    labels: str | None
 
-    return ItemNames(context, label)
+    def continuation(self, j: int) -> Name:
+        if self.labels is None:
+            return Name(self.context, f"the answer after {self.context}")
+        return Name(f"{self.labels}[{j}]", f"{self.labels}[{j}] after {self.context}")

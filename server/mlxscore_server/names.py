@@ -1,8 +1,6 @@
 """What the sender of an item calls its parts: for errors. Knows no tokens, no HTTP, no MLX."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from mlxscore_client.wire import ScoreItem
 from mlxscore_server.errors import InvalidRequest
@@ -21,29 +19,35 @@ class Name(NamedTuple):
         return InvalidRequest(f"{self.shown} {why}", param=self.param, code=code)
 
 
-@dataclass(frozen=True)
-class ItemNames:
+class ItemNames(Protocol):
     """The parts of one item."""
 
-    context: str
-    """The path of what stands before the continuations; of a whole text, its own."""
-    continuation: Callable[[int], Name]
-    """By its place: there may be far too many to name them all."""
+    @property
+    def context(self) -> str:
+        """The path of what stands before the continuations; of a whole text, its own."""
+        ...
 
-    @staticmethod
-    def of(item: ScoreItem, param: str) -> "ItemNames":
-        """Those of an item of `/score`, whose own path is `param`."""
-        contexts = {
-            "context": item.context,
-            "messages": item.messages,
-            "text": item.text,
-            "ids": item.ids,
-        }
-        field = next(name for name, value in contexts.items() if value is not None)
-        one = item.continuations is None
+    def continuation(self, j: int) -> Name:
+        """By its place: there may be far too many to name them all."""
+        ...
 
-        def continuation(j: int) -> Name:
-            path = f"{param}.continuation" if one else f"{param}.continuations[{j}]"
-            return Name(path, path)
 
-        return ItemNames(f"{param}.{field}", continuation)
+class ScoreNames(NamedTuple):
+    """Those of an item of `/score`."""
+
+    param: str
+    """The item's own path."""
+    item: ScoreItem
+
+    @property
+    def context(self) -> str:
+        if self.item.context is not None:
+            return f"{self.param}.context"
+        if self.item.messages is not None:
+            return f"{self.param}.messages"
+        return f"{self.param}.{'ids' if self.item.text is None else 'text'}"
+
+    def continuation(self, j: int) -> Name:
+        one = self.item.continuations is None
+        path = f"{self.param}.continuation" if one else f"{self.param}.continuations[{j}]"
+        return Name(path, path)

@@ -51,15 +51,18 @@ class PackedBatch:
         blocks: Blocks,
         kept: Sequence[LayerRows] = (),
         attend: BlockAttention = attend_mlx,
+        begin_every: int | None = None,
     ) -> None:
         """(T,) `tokens` and their true `positions`; `kept`: what the key rows in `blocks` begin with,
-        for each attention layer, nothing where there are no kept rows."""
+        for each attention layer, nothing where there are no kept rows. After `begin_every` layers the
+        device may begin with what is known by then."""
         self.x = to_mlx(tokens.astype(np.int32))[:, None]
         """(T, 1) what the model reads."""
         self.offset = to_mlx(positions.astype(np.int32))
         self._blocks = DeviceBlocks(blocks.blocks, blocks.out)
         self._kept = kept
         self._attend = attend
+        self._begin_every = begin_every
         self._layers: list[PackedLayer] = []
 
     def stand_ins(self, template: Sequence[Any]) -> list[Any]:
@@ -98,9 +101,12 @@ class PackedBatch:
             kept_keys, kept_values = self._kept[layer.index]
             keys = mx.concatenate([kept_keys[:, :, None], keys])
             values = mx.concatenate([kept_values[:, :, None], values])
-        return self._attend(
+        answer = self._attend(
             queries, keys, values, self._blocks, scale=scale, window=window, sinks=sinks
         )
+        if self._begin_every and not layer.index % self._begin_every:
+            mx.async_eval(answer)
+        return answer
 
     def _layer_of(self, keys: mx.array) -> "PackedLayer":
         # Layers that use another one's keys get no cache (gemma4), but that one's very array.

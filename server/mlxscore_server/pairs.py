@@ -23,7 +23,7 @@ from mlxscore_client.wire import Boundary, ScoreItem, Truncation
 from mlxscore_server.chat import ChatOptions
 from mlxscore_server.drafts import Draft, Texts, WholeDraft
 from mlxscore_server.joins import excess, join
-from mlxscore_server.names import ItemNames
+from mlxscore_server.names import ItemNames, ScoreNames
 from mlxscore_server.row import Ids
 from mlxscore_server.tokens import Encoder
 from mlxscore_server.whole_text import EncodedText, encode_whole
@@ -85,7 +85,7 @@ def encode_items(
     chat_prefix = encoder.prefix_ids if add_special_tokens else ()
     texts = Texts(encoder, chat or ChatOptions(), max_tokens)
     if names is None:
-        names = [ItemNames.of(item, f"items[{i}]") for i, item in enumerate(items)]
+        names = [ScoreNames(f"items[{i}]", item) for i, item in enumerate(items)]
     drafts = [
         Draft(texts, item, named, boundary)
         if item.whole is None
@@ -112,7 +112,8 @@ def _finish(
 ) -> EncodedItem:
     pairs: list[EncodedPair] = []
     context_tokens = truncated = 0
-    for j, (continuation, name) in enumerate(draft.continuations):
+    for j, continuation in enumerate(draft.continuations):
+        name = draft.names.continuation(j)
         joined = join(encoder, draft, j, texts, prefix, name)
         if not j:
             context_tokens = joined.start

@@ -21,6 +21,9 @@ from mlxscore_server.settings import Settings
 log = logging.getLogger("mlxscore")
 
 _BACKLOG = 2048
+# Longer than clients keep an idle connection (httpx 5 s, aiohttp 15 s): were it no longer, a request might
+# meet the end of its connection half-way and be lost.
+_KEEP_ALIVE_SECONDS = 75
 # Answers that are ready when the drain ends have this long to reach clients that read slowly.
 _FAREWELL_SECONDS = 5
 
@@ -40,6 +43,7 @@ class Server(uvicorn.Server):
                 server_header=False,
                 date_header=False,  # what the tick is for; envelope.py writes it
                 backlog=_BACKLOG,
+                timeout_keep_alive=_KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=_FAREWELL_SECONDS,
             )
         )
