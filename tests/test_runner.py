@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mlxscore_server.errors import ScoringFailed
 from mlxscore_server.queue import Entry, Job, ScoreQueue
 from mlxscore_server.row import Row, RowScore
-from mlxscore_server.runner import Runner
+from mlxscore_server.runner import WINDOW_BATCHES, Runner
 
 TOKENS = 4
 """Of each row. A window takes `4 * max_batch_tokens`."""
@@ -42,6 +43,8 @@ class Script:
     fails: set[int]
     overlaps: bool
     max_batch_tokens: int
+    computed: int = TOKENS
+    """Of each row; the others are kept."""
     queue: Queue = field(default_factory=lambda: Queue(10**6))
     jobs: list[Job] = field(default_factory=list[Job])
     done: list[Job] = field(default_factory=list[Job])
@@ -85,11 +88,12 @@ class ScriptedWindow:
     def __init__(self, script: Script, rows: Sequence[Row]) -> None:
         self._script, self._rows = script, rows
         self.num_steps = -(-len(rows) // 2)
-        self.computed, self.cached = [TOKENS] * len(rows), [0] * len(rows)
+        self.computed, self.cached = [script.computed] * len(rows), [0] * len(rows)
+        self.num_rows = len(rows)
         self.started = self.landed = self.closed = 0
 
     def tokens_of(self, step: int) -> int:
-        return TOKENS * len(self.rows_of(step))
+        return self._script.computed * len(self.rows_of(step))
 
     def rows_of(self, step: int) -> list[int]:
         assert 0 <= step < self.num_steps
@@ -128,6 +132,7 @@ TIMES = st.integers(0, 30)
     fails=st.sets(TIMES, max_size=3),
     overlaps=st.booleans(),
     max_batch_tokens=st.sampled_from([2, 8, 40]),
+    computed=st.integers(0, TOKENS),
 )
 def test_whatever_happens_between_steps(
     first: list[int],
@@ -136,8 +141,9 @@ def test_whatever_happens_between_steps(
     fails: set[int],
     overlaps: bool,
     max_batch_tokens: int,
+    computed: int,
 ) -> None:
-    script = Script(leaves, comes, fails, overlaps, max_batch_tokens)
+    script = Script(leaves, comes, fails, overlaps, max_batch_tokens, computed)
     for num_rows in first:
         script.put(num_rows)
     Runner(script.queue, script, script.stop).run()
@@ -152,6 +158,26 @@ def test_whatever_happens_between_steps(
             continue
         found = [score.logprobs.tolist() for score in job.scores if score is not None]
         assert found == [[place, i] for i in range(len(job.rows))]
-        assert job.computed_tokens == TOKENS * len(job.rows)
+        assert job.computed_tokens == computed * len(job.rows)
     for window in script.windows:
         assert window.closed == 1
+
+
+@pytest.mark.parametrize(
+    ("computed", "rows_of_windows"),
+    [
+        (TOKENS, [2] * 100),  # two rows are a window
+        (3, [2] * 100),  # most of it would be full
+        (1, [8] * 25),  # as many as are a window's tokens
+        (0, [32] * 6 + [8]),  # nothing is computed: as many as may be planned together
+    ],
+)
+def test_a_window_holds_what_it_computes(computed: int, rows_of_windows: list[int]) -> None:
+    script = Script({}, {}, set(), False, TOKENS * 2 // WINDOW_BATCHES, computed)
+    for _ in range(20):
+        script.put(10)
+    Runner(script.queue, script, script.stop).run()
+    assert all(job.finished and job.error is None for job in script.jobs)
+    run = [window for window in script.windows if window.started]
+    assert [window.num_rows for window in run] == rows_of_windows
+    assert all(window.closed == 1 for window in script.windows)

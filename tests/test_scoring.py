@@ -64,6 +64,24 @@ def test_only_wanted_rows_reach_the_head() -> None:
     assert seen == [(1, 1, embed.weight.shape[1])]
 
 
+def test_what_was_done_is_counted_once_it_is_done() -> None:
+    scorer = BatchScorer(build("llama"), current(), layout="packed", kept_bytes=2**24)
+    rows = rows_of(40, 40)
+    rows[1] = Row(np.append(rows[0].ids[:30], rows[1].ids[30:]).astype(np.int32), 35)
+    scorer.plan(rows).close()  # nothing was started
+    assert scorer.stats.windows == scorer.stats.flat_tokens == scorer.stats.computed_tokens == 0
+    scorer.score_rows(rows)
+    flat = sum(row.num_inputs for row in rows)
+    shared = 30
+    stats = scorer.stats
+    assert (stats.windows, stats.micro_batches, stats.cached_tokens) == (1, 1, 0)
+    assert stats.computed_tokens == stats.padded_tokens == flat - shared
+    scorer.score_rows(rows)
+    assert (stats.windows, stats.flat_tokens) == (2, 2 * flat)
+    assert stats.computed_tokens + stats.cached_tokens >= 2 * flat - shared
+    assert stats.cached_tokens > shared
+
+
 class NoProjection(nn.Module):
     """Its logits come from no module of its own: a bare product with the embedding's weight."""
 

@@ -18,6 +18,10 @@ log = logging.getLogger("mlxscore")
 # How many micro-batches' worth of rows are planned together: enough to find what rows have in
 # common and to fill micro-batches, few enough that a newcomer does not wait behind all of a bulk run.
 WINDOW_BATCHES = 4
+# Where most of it is shared or kept, as few-shot questions are, a window takes more: up to so many times
+# the tokens as they were asked for, in steps of at most so many times.
+_MOST_WINDOWS = 16
+_MOST_AT_ONCE = 4
 # A job of at most this part of a micro-batch does not wait for the window's end.
 _SMALL = 0.25
 
@@ -101,7 +105,22 @@ class Runner:
         if entries:
             self._landed = time.monotonic()
             self._begin(entries)
+            self._fill()
         return entries is not None or bool(self._flying)
+
+    def _fill(self) -> None:
+        """Take more of what waits while what was taken leaves a good part of a window empty."""
+        asked = self._window_tokens
+        while self._queue.tokens and asked < _MOST_WINDOWS * self._window_tokens:
+            computed = max(1, sum(self._turns[-1].computed))
+            more = int(asked * min(_MOST_AT_ONCE, self._window_tokens / computed)) - asked
+            entries = self._queue.take(more, wait=False) if more >= asked / 2 else None
+            if not entries:
+                return
+            asked += more
+            small = self._turns.pop()
+            small.window.close()
+            self._begin([*small.entries, *entries])
 
     def _begin(self, entries: list[Entry]) -> None:
         self._entering = entries  # so that they are not lost, should the planning raise

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import mlx.core as mx
@@ -15,28 +14,13 @@ from mlxscore_server.forward import Forward
 from mlxscore_server.head import Head
 from mlxscore_server.kept import Kept
 from mlxscore_server.plan import MicroBatch, cut_packed, cut_padded
-from mlxscore_server.remainder import Remainder, remainder
+from mlxscore_server.remainder import remainder
 from mlxscore_server.row import Row, RowScore
+from mlxscore_server.stats import Stats
 from mlxscore_server.tree import Tree, grow
 from mlxscore_server.window import Window
 
 Layout = Literal["packed", "left-padded", "equal-length"]
-
-
-@dataclass
-class Stats:
-    """What was planned since the scorer was made, in tokens."""
-
-    windows: int = 0
-    micro_batches: int = 0
-    flat_tokens: int = 0
-    """As rows were asked for."""
-    computed_tokens: int = 0
-    padded_tokens: int = 0
-    """What the model is given, padding included."""
-    cached_tokens: int = 0
-    """What was kept from earlier windows, counted for each row."""
-    planning_seconds: float = 0.0
 
 
 class BatchScorer:
@@ -99,9 +83,14 @@ class BatchScorer:
         left = remainder(tree, rows, self.kept, node_cost)
         batches = self._cut(left.tree)
         window = Window(
-            self.forward, self.kept, rows, left, batches, pad=self.layout == "left-padded"
+            self.forward,
+            self.kept,
+            rows,
+            left,
+            batches,
+            pad=self.layout == "left-padded",
+            stats=self.stats,
         )
-        self._count(rows, left, batches)
         self.stats.planning_seconds += time.perf_counter() - started
         return window
 
@@ -115,19 +104,6 @@ class BatchScorer:
             pad=self.layout == "left-padded",
             length_multiple=self._device.length_multiple,
         )
-
-    def _count(self, rows: Sequence[Row], left: Remainder, batches: Sequence[MicroBatch]) -> None:
-        stats, offsets = self.stats, left.tree.offsets
-        stats.windows += 1
-        stats.micro_batches += len(batches)
-        stats.flat_tokens += sum(row.num_inputs for row in rows)
-        stats.computed_tokens += int(offsets[-1])
-        stats.cached_tokens += sum(left.cached)
-        for batch in batches:
-            if batch.length is None:
-                stats.padded_tokens += int(offsets[batch.last] - offsets[batch.first])
-            else:
-                stats.padded_tokens += batch.length * (batch.last - batch.first)
 
     def score_rows(self, rows: Sequence[Row]) -> list[RowScore | MlxscoreError]:
         """Each row's score, in order; NonFiniteLogits for a row whose logits are NaN or infinite."""

@@ -18,6 +18,7 @@ from mlxscore_server.prefix_path import Path
 from mlxscore_server.reading import Wanted
 from mlxscore_server.remainder import Remainder
 from mlxscore_server.row import Int64s, Row, RowScore
+from mlxscore_server.stats import Stats
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,12 @@ class Window:
         batches: Sequence[MicroBatch],
         *,
         pad: bool,
+        stats: Stats,
     ) -> None:
         self.cached = left.cached
         """(R,) tokens of each row that were kept from earlier windows."""
         self._forward, self._kept, self._left = forward, kept, left
-        self._rows, self._pad = rows, pad
+        self._rows, self._pad, self._stats = rows, pad, stats
         self._answers = Answers(rows, left.tree.ends, forward.head.vocab_size)
         # What kept hidden states predict comes first; then a step for each micro-batch.
         self._steps: list[MicroBatch | None] = [*([None] if left.known else []), *batches]
@@ -95,6 +97,7 @@ class Window:
     def start(self, step: int) -> Started:
         """Begin with a step; steps are started in order. Whatever the model raises comes through."""
         batch = self._steps[step]
+        self._count(step)
         if batch is None:
             hidden, line, pairs = self._look_up()
         else:
@@ -119,6 +122,18 @@ class Window:
             self._kept.unpin(path)
         self._pinned.clear()
         self._kept.shrink()
+
+    def _count(self, step: int) -> None:
+        stats, batch, tokens = self._stats, self._steps[step], self.tokens_of(step)
+        if not step:
+            stats.windows += 1
+            stats.flat_tokens += sum(row.num_inputs for row in self._rows)
+            stats.cached_tokens += sum(self.cached)
+        if batch is not None:
+            stats.micro_batches += 1
+            stats.computed_tokens += tokens
+            whole = None if batch.length is None else batch.length * (batch.last - batch.first)
+            stats.padded_tokens += whole or tokens
 
     def _last_steps(self) -> Int64s:
         """(R,) the step with which each row is complete."""
