@@ -17,7 +17,8 @@ from rows_file import Pair, Scores
 
 def make(options: dict[str, Any]) -> Peer:
     device = "cuda" if options["on_gpu"] else "cpu"
-    dtype = torch.bfloat16 if options["on_gpu"] else torch.float32
+    usual = "bfloat16" if options["on_gpu"] else "float32"
+    dtype = getattr(torch, options.get("dtype", usual))
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(
         options["folder"], dtype=dtype, attn_implementation="sdpa"
     )
