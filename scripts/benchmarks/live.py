@@ -23,6 +23,7 @@ CLIENTS = 64
 _BULK_ROWS = 5000
 _SAMPLES = 20
 _SAMPLE_SECONDS = 20.0
+_HOST = "127.0.0.1"
 _CLIENTS_SCRIPT = Path(__file__).with_name("clients.py")
 
 Request = list[Row]
@@ -74,7 +75,7 @@ async def clients(engine: Engine, vocab_size: int, scale: float, rounds: int) ->
     Each round has rows of its own, so that nothing of an earlier one is kept.
     """
     figures: dict[str, float] = {}
-    async with _serving(engine) as url:
+    async with _serving(engine) as port:
         for what, make in (("few-shot", _few_shot), ("uniform", _uniform)):
             seconds: dict[str, list[float]] = {"engine": [], "http": []}
             waits: list[float] = []
@@ -85,7 +86,7 @@ async def clients(engine: Engine, vocab_size: int, scale: float, rounds: int) ->
                 if seed % 2:
                     seconds["engine"].append(await _in_process(engine, requests))
                 else:
-                    found = await _over_http(url, requests)
+                    found = await _over_http(port, requests)
                     seconds["http"].append(found["seconds"])
                     waits += found["waits"]
             for by, times in seconds.items():
@@ -119,13 +120,13 @@ async def _in_process(engine: Engine, requests: list[Request]) -> float:
     return time.perf_counter() - started
 
 
-async def _over_http(url: str, requests: list[Request]) -> dict[str, Any]:
+async def _over_http(port: int, requests: list[Request]) -> dict[str, Any]:
     """By a process of their own; seconds for all requests, and how long each waited."""
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(list(_bodies(requests)), file)
         file.flush()
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(_CLIENTS_SCRIPT), url, file.name, str(CLIENTS)),
+            *(sys.executable, str(_CLIENTS_SCRIPT), _HOST, str(port), file.name, str(CLIENTS)),
             stdout=asyncio.subprocess.PIPE,
         )
         out, _ = await process.communicate()
@@ -141,13 +142,13 @@ def _bodies(requests: list[Request]) -> Iterator[dict[str, Any]]:
 
 
 @asynccontextmanager
-async def _serving(engine: Engine) -> AsyncIterator[str]:
-    settings = Settings(port=0, log_level="warning")
+async def _serving(engine: Engine) -> AsyncIterator[int]:
+    settings = Settings(host=_HOST, port=0, log_level="warning")
     listener = bind(settings)
     server = Server(create_app(engine, settings), settings)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield listener.getsockname()[1]
     finally:
         server.leave()
         await serving
