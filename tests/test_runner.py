@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mlxscore_server import runner
 from mlxscore_server.errors import ScoringFailed
 from mlxscore_server.queue import Entry, Job, ScoreQueue
 from mlxscore_server.row import Row, RowScore
@@ -172,7 +173,10 @@ def test_whatever_happens_between_steps(
         (0, [32] * 6 + [8]),  # nothing is computed: as many as may be planned together
     ],
 )
-def test_a_window_holds_what_it_computes(computed: int, rows_of_windows: list[int]) -> None:
+def test_a_window_holds_what_it_computes(
+    computed: int, rows_of_windows: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "_MOST_TOKENS", 32 * TOKENS)
     script = Script({}, {}, set(), False, TOKENS * 2 // WINDOW_BATCHES, computed)
     for _ in range(20):
         script.put(10)

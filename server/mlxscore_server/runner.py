@@ -18,10 +18,10 @@ log = logging.getLogger("mlxscore")
 # How many micro-batches' worth of rows are planned together: enough to find what rows have in
 # common and to fill micro-batches, few enough that a newcomer does not wait behind all of a bulk run.
 WINDOW_BATCHES = 4
-# Where most of it is shared or kept, as few-shot questions are, a window takes more: up to so many times
-# the tokens as they were asked for, in steps of at most so many times.
-_MOST_WINDOWS = 16
-_MOST_AT_ONCE = 4
+# Where most of it is shared or kept, as few-shot questions are, a window takes more: in steps of at most
+# so many times the tokens as they were asked for, up to what is planned in 20 ms.
+_GROWTH = 4
+_MOST_TOKENS = 2**18
 # A job of at most this part of a micro-batch does not wait for the window's end.
 _SMALL = 0.25
 
@@ -111,9 +111,9 @@ class Runner:
     def _fill(self) -> None:
         """Take more of what waits while what was taken leaves a good part of a window empty."""
         asked = self._window_tokens
-        while self._queue.tokens and asked < _MOST_WINDOWS * self._window_tokens:
+        while self._queue.tokens and asked < _MOST_TOKENS:
             computed = max(1, sum(self._turns[-1].computed))
-            more = int(asked * min(_MOST_AT_ONCE, self._window_tokens / computed)) - asked
+            more = int(asked * min(_GROWTH, self._window_tokens / computed)) - asked
             entries = self._queue.take(more, wait=False) if more >= asked / 2 else None
             if not entries:
                 return
