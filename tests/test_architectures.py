@@ -1,7 +1,6 @@
 """Tiny random models through the real thread: batched and padded equals each row alone."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -11,13 +10,14 @@ from mlx_lm.tuner.utils import linear_to_lora_layers
 from numpy.typing import NDArray
 from running import bare, with_engine
 from tiny_models import CONFIGS, RECURRENT, VOCAB, build
+from ways import LEFT_PADDED, PACKED_WAYS, Way
 
 from mlxscore_server.check import self_check
 from mlxscore_server.device import current
 from mlxscore_server.engine import Engine
 from mlxscore_server.resident import Loaded
 from mlxscore_server.row import Row, RowScore
-from mlxscore_server.scoring import BatchScorer, Layout
+from mlxscore_server.scoring import BatchScorer
 from mlxscore_server.settings import LayoutChoice
 
 # Attention of their own, which no stand-in reaches, or a state: left-padded they are right.
@@ -111,32 +111,6 @@ def sharing_rows(seed: int = 2) -> list[Row]:
     rows.append(Row(rows[3].ids, 1))  # an echo of what others share
     rows.append(Row(preamble, 12, next_token=True))  # ends where others go on
     return rows
-
-
-@dataclass(frozen=True)
-class Way:
-    """How a scorer runs rows."""
-
-    layout: Layout = "packed"
-    max_batch_tokens: int = 150
-    kept_bytes: int = 2**26
-    share: bool = True
-
-    def set(self, scorer: BatchScorer) -> None:
-        scorer.layout = self.layout
-        scorer.max_batch_tokens = self.max_batch_tokens
-        scorer.share_prefixes = self.share
-        scorer.kept.max_bytes = self.kept_bytes
-
-
-LEFT_PADDED = Way("left-padded", kept_bytes=0)
-PACKED_WAYS = [
-    Way(),
-    Way(kept_bytes=0),
-    Way(max_batch_tokens=16, kept_bytes=0),  # every prefix is a chain over micro-batches
-    Way(max_batch_tokens=16, kept_bytes=20_000),  # and is evicted soon
-    Way(share=False, kept_bytes=0),
-]
 
 
 def score_together(

@@ -13,12 +13,15 @@ import numpy as np
 import pytest
 from running import with_engine
 from server_process import ServerProcess
+from ways import LEFT_PADDED, Way
 
 from mlxscore_client import Client
 from mlxscore_client.wire import Score, ScoreItem, ScoreResponse
 from mlxscore_server.engine import Engine
 from mlxscore_server.model import load
+from mlxscore_server.resident import Loaded
 from mlxscore_server.row import Row, RowScore
+from mlxscore_server.scoring import BatchScorer
 from mlxscore_server.settings import Settings
 
 TOLERANCE = 5e-5  # nats a token; 1.8e-5 was reached
@@ -65,6 +68,40 @@ def test_alone_together_and_shuffled() -> None:
                 assert_row(score, lines[i])
 
     with_engine(lambda: load(Settings()), use)
+
+
+WAYS = [
+    LEFT_PADDED,
+    Way(),
+    Way(max_batch_tokens=16, kept_bytes=0),
+    Way(max_batch_tokens=16, kept_bytes=2**21),  # a token takes 46 kB
+    Way(share=False, kept_bytes=0),
+]
+
+
+@pytest.mark.usefixtures("default_model_dir")
+def test_in_every_way() -> None:
+    """Both layouts; cold and warm; every prefix in chains over micro-batches, evicted soon; unshared."""
+    lines = [golden for golden in scored() if len(golden["context_ids"]) <= 120]
+    assert len(lines) > 25
+    rows = [as_row(golden) for golden in lines]
+    scorers: list[BatchScorer] = []
+
+    def make() -> Loaded:
+        loaded = load(Settings())
+        assert isinstance(loaded.scorer, BatchScorer)
+        scorers.append(loaded.scorer)
+        return loaded
+
+    async def use(engine: Engine) -> None:
+        for way in WAYS:
+            way.set(scorers[0])
+            for _ in range(2 if way.kept_bytes else 1):
+                found = await engine.score(rows)
+                for score, golden in zip(found.scores, lines, strict=True):
+                    assert_row(score, golden)
+
+    with_engine(make, use)
 
 
 @pytest.fixture(scope="module")

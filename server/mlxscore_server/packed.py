@@ -8,6 +8,7 @@ tokens. What sees what is up to attention alone, which `attention` turns to the 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
+from weakref import ref
 
 import mlx.core as mx
 import numpy as np
@@ -130,12 +131,21 @@ class PackedLayer:
     """Stands where mlx-lm expects one attention layer's key/value cache."""
 
     def __init__(self, batch: PackedBatch, index: int) -> None:
-        self.batch = batch
+        # Weak: each would keep the other, and the arrays of both, until the next garbage collection.
+        self._batch = ref(batch)
         self.index = index
         """Among the attention layers."""
         self.keys: mx.array | None = None
         """(T, Hkv, 1, D)"""
         self.values: mx.array | None = None
+
+    @property
+    def batch(self) -> PackedBatch:
+        """Raises NotPackable once nobody holds it any more."""
+        batch = self._batch()
+        if batch is None:
+            raise NotPackable("a layer is used after its micro-batch")
+        return batch
 
     @property
     def offset(self) -> mx.array:
