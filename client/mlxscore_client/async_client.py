@@ -56,6 +56,7 @@ class AsyncClient(Base[httpx.AsyncBaseTransport]):
         boundary: Boundary = "joint",
         truncation: Truncation = "error",
         model: str | None = None,
+        cache_salt: str | None = None,
     ) -> list[Score]:
         """See `Client.score`."""
         options = {
@@ -65,6 +66,7 @@ class AsyncClient(Base[httpx.AsyncBaseTransport]):
             "boundary": boundary,
             "truncation": truncation,
             "model": model,
+            "cache_salt": cache_salt,
         }
         return await self._run(calls.score(context, continuations, options, self._limits))
 
@@ -84,6 +86,7 @@ class AsyncClient(Base[httpx.AsyncBaseTransport]):
         stride: int | None = None,
         prefix_in: PrefixIn = "first",
         model: str | None = None,
+        cache_salt: str | None = None,
     ) -> ScoreResponse:
         """See `Client.score_items`."""
         options = {
@@ -99,6 +102,7 @@ class AsyncClient(Base[httpx.AsyncBaseTransport]):
             "stride": stride,
             "prefix_in": prefix_in,
             "model": model,
+            "cache_salt": cache_salt,
         }
         return await self._run(calls.score_items(items, options, self._limits))
 

@@ -56,6 +56,7 @@ class Client(Base[httpx.BaseTransport]):
         boundary: Boundary = "joint",
         truncation: Truncation = "error",
         model: str | None = None,
+        cache_salt: str | None = None,
     ) -> list[Score]:
         """How likely each continuation is after the context, in nats; in the order given.
 
@@ -68,6 +69,7 @@ class Client(Base[httpx.BaseTransport]):
             "boundary": boundary,
             "truncation": truncation,
             "model": model,
+            "cache_salt": cache_salt,
         }
         return self._run(calls.score(context, continuations, options, self._limits))
 
@@ -87,6 +89,7 @@ class Client(Base[httpx.BaseTransport]):
         stride: int | None = None,
         prefix_in: PrefixIn = "first",
         model: str | None = None,
+        cache_salt: str | None = None,
     ) -> ScoreResponse:
         """Many items, each with its own context. As one answer, however many requests it took."""
         options = {
@@ -102,6 +105,7 @@ class Client(Base[httpx.BaseTransport]):
             "stride": stride,
             "prefix_in": prefix_in,
             "model": model,
+            "cache_salt": cache_salt,
         }
         return self._run(calls.score_items(items, options, self._limits))
 

@@ -92,6 +92,16 @@ class Request(BaseModel):
         return fields
 
 
+CacheSalt = Annotated[
+    Annotated[Text, Field(min_length=1, max_length=1024)] | None,
+    Field(
+        description="What is kept of this request's prefixes serves only requests with the same salt: "
+        "who does not know it cannot learn from the time of an answer that a text was scored before."
+    ),
+]
+"""A field of every request for scores (vLLM's name)."""
+
+
 class ForeignRequest(BaseModel):
     """Base of what clients of other servers send: fields that we do not know are ignored.
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
-from mlxscore_client.wire.common import Answer, ForeignRequest, Ids, Text, Usage
+from mlxscore_client.wire.common import Answer, CacheSalt, ForeignRequest, Ids, Text, Usage
 
 
 def _counted(value: Any) -> Any:
@@ -71,6 +71,7 @@ class CompletionRequest(ForeignRequest):
     model: Text | None = Field(
         default=None, description="The served model's name; null for whichever is loaded."
     )
+    cache_salt: CacheSalt = None
     echo: bool | None = Field(default=False, description="Whether the answer holds the prompt.")
     max_tokens: Annotated[int, Field(ge=0)] | None = Field(
         default=None,

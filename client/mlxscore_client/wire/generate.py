@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from mlxscore_client.wire.common import Answer, ForeignRequest, Text
+from mlxscore_client.wire.common import Answer, CacheSalt, ForeignRequest, Text
 from mlxscore_client.wire.one_or_each import IdsOrLists, OneOrEach
 
 
@@ -58,6 +58,7 @@ class GenerateRequest(ForeignRequest):
     input_ids: IdsOrLists | None = Field(
         default=None, description="As `text`, as token ids that are used verbatim."
     )
+    cache_salt: CacheSalt = None
     sampling_params: OneOrEach[SamplingParams] | None = None
     return_logprob: OneOrEach[bool] | None = Field(
         default=None, description="Whether the answer holds logprobs; null is false."

@@ -9,7 +9,15 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from mlxscore_client.wire.common import Answer, ForeignRequest, Ids, Text, TextOrIds, Usage
+from mlxscore_client.wire.common import (
+    Answer,
+    CacheSalt,
+    ForeignRequest,
+    Ids,
+    Text,
+    TextOrIds,
+    Usage,
+)
 from mlxscore_client.wire.score import Truncation
 
 Tokenization = Literal["joint", "separate"]
@@ -82,6 +90,7 @@ class LabelRequest(ForeignRequest):
         default=None,
         description='The served model\'s name; null or "default" for whichever is loaded.',
     )
+    cache_salt: CacheSalt = None
 
     @model_validator(mode="after")
     def _exactly_one(self) -> "LabelRequest":

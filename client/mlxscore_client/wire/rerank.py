@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
-from mlxscore_client.wire.common import Answer, ForeignRequest, Text
+from mlxscore_client.wire.common import Answer, CacheSalt, ForeignRequest, Text
 from mlxscore_client.wire.labels import LabelUsage
 
 
@@ -62,6 +62,7 @@ class RerankRequest(ForeignRequest):
         default=None,
         description='The served model\'s name; null or "default" for whichever is loaded.',
     )
+    cache_salt: CacheSalt = None
     # Of other servers: each would change the scores.
     truncate_prompt_tokens: int | None = Field(default=None, description="null: nothing is cut.")
     max_tokens_per_doc: int | None = Field(default=None, description="null: nothing is cut.")

@@ -6,7 +6,7 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from mlxscore_client.wire.chat import ContinueFinalMessage, JsonObject, Messages
-from mlxscore_client.wire.common import Answer, Ids, Request, Text, TextOrIds, Usage
+from mlxscore_client.wire.common import Answer, CacheSalt, Ids, Request, Text, TextOrIds, Usage
 
 Boundary = Literal["joint", "separate"]
 Truncation = Literal["error", "left"]
@@ -173,6 +173,7 @@ class ScoreRequest(Request):
     model: Text | None = Field(
         default=None, description="The served model's name; null for whichever is loaded."
     )
+    cache_salt: CacheSalt = None
 
 
 class TopLogprob(Answer):

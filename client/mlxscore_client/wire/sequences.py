@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from mlxscore_client.wire.common import Answer, ForeignRequest, Ids
+from mlxscore_client.wire.common import Answer, CacheSalt, ForeignRequest, Ids
 
 _Sequence = Annotated[Ids, Field(min_length=1)]
 
@@ -45,6 +45,7 @@ class SequenceLogprobsRequest(ForeignRequest):
     response_format: Literal["json", "binary"] = Field(
         default="json", description='"binary": little-endian arrays in base64.'
     )
+    cache_salt: CacheSalt = None
 
 
 class SequenceLogprobsResponse(Answer):

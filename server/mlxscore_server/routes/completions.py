@@ -12,7 +12,7 @@ from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.choices import CompletionAnswer
 from mlxscore_server.routes.documented import body, documented
 from mlxscore_server.routes.models import check_name
-from mlxscore_server.routes.run import SCORING_ERRORS, run
+from mlxscore_server.routes.run import SCORING_ERRORS, Salted, run
 from mlxscore_server.settings import Settings
 
 router = APIRouter()
@@ -73,7 +73,7 @@ async def completions(request: Request) -> Response:
     return await run(request, _prepare)
 
 
-def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> CompletionAnswer:
+def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> Salted:
     request = parse(wire.CompletionRequest, raw)
     card = loaded.card
     check_name(request.model, card, "model")
@@ -85,4 +85,4 @@ def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> CompletionAn
         wanted,
         add_special_tokens=settings.completions_add_special_tokens if special is None else special,
     )
-    return CompletionAnswer(card, loaded.encoder, request, wanted, prompts)
+    return CompletionAnswer(card, loaded.encoder, request, wanted, prompts), request.cache_salt

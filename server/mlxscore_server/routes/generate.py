@@ -10,7 +10,7 @@ from mlxscore_server.generations import generations
 from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.documented import body, documented
 from mlxscore_server.routes.generated import GenerateAnswer
-from mlxscore_server.routes.run import SCORING_ERRORS, run
+from mlxscore_server.routes.run import SCORING_ERRORS, Salted, run
 from mlxscore_server.settings import Settings
 
 router = APIRouter()
@@ -54,11 +54,12 @@ async def generate(request: Request) -> Response:
     return await run(request, _prepare)
 
 
-def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> GenerateAnswer:
+def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> Salted:
     request = parse(wire.GenerateRequest, raw)
-    return GenerateAnswer(
+    answer = GenerateAnswer(
         generations(request, loaded.encoder, settings),
         loaded.encoder.pieces,
         single=request.single,
         with_text=bool(request.return_text_in_logprobs),
     )
+    return answer, request.cache_salt

@@ -14,7 +14,7 @@ from mlxscore_server.labels import LabelRows, label_rows
 from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.documented import body, documented
 from mlxscore_server.routes.labelled import LabelAnswer, check_model
-from mlxscore_server.routes.run import SCORING_ERRORS, run
+from mlxscore_server.routes.run import SCORING_ERRORS, Salted, run
 from mlxscore_server.settings import Settings
 
 router = APIRouter()
@@ -72,17 +72,18 @@ async def generative_scoring(request: Request) -> Response:
     return await run(request, _prepare_generative)
 
 
-def _prepare_scores(raw: bytearray, loaded: Loaded, settings: Settings) -> LabelAnswer:
+def _prepare_scores(raw: bytearray, loaded: Loaded, settings: Settings) -> Salted:
     request = parse(wire.LabelScoreRequest, raw)
     labelled = _rows(request, loaded, settings)
 
     def write(found: list[list[float]]) -> dict[str, Any]:
         return {"scores": found, "object": "scoring"}
 
-    return LabelAnswer(loaded.card, labelled, softmax=request.apply_softmax, write=write)
+    answer = LabelAnswer(loaded.card, labelled, softmax=request.apply_softmax, write=write)
+    return answer, request.cache_salt
 
 
-def _prepare_generative(raw: bytearray, loaded: Loaded, settings: Settings) -> LabelAnswer:
+def _prepare_generative(raw: bytearray, loaded: Loaded, settings: Settings) -> Salted:
     request = parse(wire.GenerativeScoringRequest, raw)
     if isinstance(request.items, list) and not request.items:
         raise InvalidRequest("items must not be empty", param="items")
@@ -99,7 +100,8 @@ def _prepare_generative(raw: bytearray, loaded: Loaded, settings: Settings) -> L
             ],
         }
 
-    return LabelAnswer(loaded.card, labelled, softmax=request.apply_softmax, write=write)
+    answer = LabelAnswer(loaded.card, labelled, softmax=request.apply_softmax, write=write)
+    return answer, request.cache_salt
 
 
 def _rows(request: wire.LabelRequest, loaded: Loaded, settings: Settings) -> LabelRows:

@@ -15,7 +15,7 @@ from mlxscore_server.refusals import Made, unsupported
 from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.documented import body, documented
 from mlxscore_server.routes.labelled import LabelAnswer, check_model
-from mlxscore_server.routes.run import SCORING_ERRORS, run
+from mlxscore_server.routes.run import SCORING_ERRORS, Salted, run
 from mlxscore_server.settings import Settings
 
 router = APIRouter()
@@ -65,7 +65,7 @@ async def rerank(request: Request) -> Response:
     return await run(request, _prepare)
 
 
-def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> LabelAnswer:
+def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> Salted:
     request = parse(wire.RerankRequest, raw)
     check_model(request.model, loaded.card)
     for name, why in _UNSUPPORTED.items():
@@ -115,4 +115,4 @@ def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> LabelAnswer:
             ],
         }
 
-    return LabelAnswer(loaded.card, labelled, softmax=True, write=write)
+    return LabelAnswer(loaded.card, labelled, softmax=True, write=write), request.cache_salt

@@ -1,6 +1,7 @@
 """What all scoring endpoints do: read the body, prepare rows, score them, write the answer."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from fastapi import Request, Response
@@ -57,7 +58,10 @@ class Prepared(Protocol):
         ...
 
 
-Prepare = Callable[[bytearray, Loaded, Settings], Prepared]
+Salted = tuple[Prepared, str | None]
+"""What is to be scored, and the `cache_salt` of its request."""
+
+Prepare = Callable[[bytearray, Loaded, Settings], Salted]
 """From a body to rows. Runs off the event loop: megabytes of text take seconds. Raises InvalidRequest."""
 
 
@@ -73,9 +77,12 @@ async def run(request: Request, prepare: Prepare) -> Response:
 
 
 async def _answer(engine: Engine, settings: Settings, body: bytearray, prepare: Prepare) -> bytes:
-    prepared = await engine.encode(prepare, body, engine.loaded, settings)
+    prepared, salt = await engine.encode(prepare, body, engine.loaded, settings)
+    rows = prepared.rows
+    if salt is not None:
+        rows = [replace(row, salt=salt.encode()) for row in rows]
     try:
-        scored = await engine.score(prepared.rows)
+        scored = await engine.score(rows)
     except ScoringFailed as error:
         # Without a row it may have reached several callers, and stays as it is.
         if error.row is not None:

@@ -14,7 +14,7 @@ from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.answer import ScoreAnswer
 from mlxscore_server.routes.documented import body, documented
 from mlxscore_server.routes.models import check_name
-from mlxscore_server.routes.run import SCORING_ERRORS, run
+from mlxscore_server.routes.run import SCORING_ERRORS, Salted, run
 from mlxscore_server.row import Row
 from mlxscore_server.settings import Settings
 from mlxscore_server.windows import Windowing
@@ -74,7 +74,7 @@ async def score(request: Request) -> Response:
     return await run(request, _prepare)
 
 
-def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> ScoreAnswer:
+def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> Salted:
     request = parse(wire.ScoreRequest, raw)
     card, k = loaded.card, request.top_logprobs
     check_name(request.model, card, "model")
@@ -101,4 +101,4 @@ def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> ScoreAnswer:
         for item in items
         for part in item.parts
     ]
-    return ScoreAnswer(card, loaded.encoder.pieces, request, items, rows)
+    return ScoreAnswer(card, loaded.encoder.pieces, request, items, rows), request.cache_salt

@@ -11,7 +11,7 @@ from mlxscore_server.refusals import check_length, check_top, short
 from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.completed import CompletedSequence, SequencesAnswer
 from mlxscore_server.routes.documented import body, documented
-from mlxscore_server.routes.run import SCORING_ERRORS, run
+from mlxscore_server.routes.run import SCORING_ERRORS, Salted, run
 from mlxscore_server.row import Row
 from mlxscore_server.settings import Settings
 from mlxscore_server.tokens import Encoder
@@ -42,7 +42,7 @@ async def get_sequence_logprobs(request: Request) -> Response:
     return await run(request, _prepare)
 
 
-def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> SequencesAnswer:
+def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> Salted:
     request = parse(wire.SequenceLogprobsRequest, raw)
     _check(request, max_logprobs=settings.max_logprobs, vocab_size=loaded.card.vocab_size)
     sequences = [
@@ -51,9 +51,8 @@ def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> SequencesAns
             zip(request.sequences, request.prompt_lengths, strict=True)
         )
     ]
-    return SequencesAnswer(
-        sequences, request.top_logprobs, binary=request.response_format == "binary"
-    )
+    binary = request.response_format == "binary"
+    return SequencesAnswer(sequences, request.top_logprobs, binary=binary), request.cache_salt
 
 
 def _check(request: wire.SequenceLogprobsRequest, *, max_logprobs: int, vocab_size: int) -> None:
