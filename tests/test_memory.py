@@ -56,4 +56,4 @@ def test_memory_ends_where_it_began(way: Way) -> None:
         most = scorer.kept.bytes + scorer.kept.num_slabs * SLACK
         assert mx.get_active_memory() - before <= most
         scorer.kept.clear()
-        assert mx.get_active_memory() == before
+        assert mx.get_active_memory() <= before  # less, where something older goes meanwhile
