@@ -45,6 +45,7 @@ class ByteScorer:
         self.entered = threading.Event()
         self.gate = threading.Event()
         self.gate.set()
+        self.freed = 0
 
     def hold(self) -> None:
         self.entered.clear()
@@ -63,6 +64,12 @@ class ByteScorer:
         if BOOM in given:
             raise RuntimeError("secret internals")
         return [self._row(row) for row in batch.rows]
+
+    def free(self) -> None:
+        self.freed += 1
+
+    def lighten(self, max_batch_tokens: int) -> None:
+        self.max_batch_tokens = max_batch_tokens
 
     def close(self) -> None:
         pass

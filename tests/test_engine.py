@@ -39,6 +39,7 @@ class KnownScorer:
         self.entered = threading.Event()
         self.gate = threading.Event()
         self.gate.set()
+        self.freed = 0
         self.closed = False
 
     def hold(self) -> None:
@@ -64,6 +65,12 @@ class KnownScorer:
             else RowScore((-row.targets / 8).astype(np.float32), row.targets == 1)
             for row in batch.rows
         ]
+
+    def free(self) -> None:
+        self.freed += 1
+
+    def lighten(self, max_batch_tokens: int) -> None:
+        self.max_batch_tokens = max_batch_tokens
 
     def close(self) -> None:
         self.closed = True

@@ -6,7 +6,9 @@ plain numpy leaves it.
 
 import asyncio
 import logging
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,11 +16,13 @@ from typing import TypeVar
 
 from mlxscore_client import wire
 from mlxscore_server.errors import EngineStopped, NotReady, QueueFull
+from mlxscore_server.pulse import Pulse
 from mlxscore_server.queue import Job, ScoreQueue
 from mlxscore_server.resident import Loaded
 from mlxscore_server.row import Row, RowScore
 from mlxscore_server.runner import Runner
 from mlxscore_server.settings import Settings
+from mlxscore_server.watchdog import Watchdog
 
 log = logging.getLogger("mlxscore")
 
@@ -52,8 +56,11 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = asyncio.Event()
         self._runner: Runner | None = None
+        self._waiting: set[asyncio.Future[Scored]] = set()
+        self._watchdog = Watchdog(settings.hang_timeout, self._pulse, self._on_hang)
+        self._hangs = False
         self.stopped = asyncio.Event()
-        """Set when the MLX thread has ended, for whatever reason."""
+        """Set when the MLX thread has ended, for whatever reason, or hangs."""
         self.failure: BaseException | None = None
         """Why the MLX thread ended, if it was not told to."""
 
@@ -119,9 +126,13 @@ class Engine:
             if self.state != "ok":
                 raise EngineStopped("the scoring thread has ended")
             raise self._queue_full(job)
+        self._waiting.add(future)
+        self._watchdog.enter()
         try:
             return await future
         finally:
+            self._watchdog.leave()
+            self._waiting.discard(future)
             if not job.finished:
                 self._queue.discard(job)
 
@@ -150,9 +161,31 @@ class Engine:
             job.fail(EngineStopped("the server is shutting down"))
         if self._thread.ident:
             await self.stopped.wait()
-            self._thread.join()
+            if not self._hangs:  # a thread that does is not waited for: the process ends without it
+                self._thread.join()
         for pool in (self._pool, self._short_pool):
             pool.shutdown(wait=False, cancel_futures=True)
+
+    def _pulse(self) -> Pulse:
+        assert self._runner is not None, "this is a bug: somebody waits before the model is loaded"
+        return self._runner.pulse
+
+    def _on_hang(self) -> None:
+        self._hangs = True
+        self.failure = EngineStopped("the scoring thread hangs; this server must be restarted")
+        frames = sys._current_frames()  # pyright: ignore[reportPrivateUsage]
+        frame = frames.get(self._thread.ident or 0)
+        where = "".join(traceback.format_stack(frame)) if frame else ""
+        log.critical("the MLX thread hangs (--hang-timeout); it is here:\n%s", where)
+        self._end(self.failure)
+
+    def _end(self, error: EngineStopped) -> None:
+        """Nobody is left waiting, whatever became of the thread."""
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(error)
+        self._ready.set()
+        self.stopped.set()
 
     def _on_loop(self, fn: Callable[..., object], *args: object) -> None:
         assert self._loop is not None, "this is a bug: a job was finished before start()"
@@ -182,8 +215,7 @@ class Engine:
                 self._runner.abandon(ended)
             for job in self._queue.clear():
                 job.fail(ended)
-            self._on_loop(self._ready.set)
-            self._on_loop(self.stopped.set)
+            self._on_loop(self._end, ended)
 
 
 def _resolve(future: "asyncio.Future[Scored]", job: Job) -> None:

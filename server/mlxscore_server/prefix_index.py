@@ -7,6 +7,7 @@ begins with a given token, and what nobody continues can be dropped without what
 """
 
 from collections import OrderedDict
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -118,8 +119,23 @@ class PrefixIndex:
         """Drop the least recently used entry that is not pinned and that nothing hangs on; O(1)."""
         if not self._recent:
             return None
-        entry, _ = self._recent.popitem(last=False)
+        entry = next(iter(self._recent))
+        self._remove(entry)
+        return entry
+
+    def forget(self, path: Path, depth: int) -> None:
+        """Drop what a path holds from `depth` on, and all that goes on from there, but what is pinned."""
+        if path.entry.dropped:
+            return
+        for entry in path.entries():
+            if entry.start >= depth and not entry.pins:
+                for below in reversed(list(_with_descendants(entry))):
+                    self._remove(below)
+
+    def _remove(self, entry: Entry) -> None:
+        """Drop an entry that is not pinned and that nothing hangs on."""
         assert entry.parent is not None and not entry.children, "this is a bug: not a leaf"
+        del self._recent[entry]
         del entry.parent.children[entry.at(0)]
         if entry.parent.parent is None and not entry.parent.children:
             del self._roots[entry.parent.salt]
@@ -127,7 +143,6 @@ class PrefixIndex:
         self.slabs.unhouse(entry)
         self.num_entries -= 1
         self.num_tokens -= entry.num_tokens
-        return entry
 
     def clear(self) -> None:
         """Forget everything, pinned or not; paths to it are void."""
@@ -189,6 +204,15 @@ class PrefixIndex:
                     self.slabs.house(entry)
             if entry.start <= start:
                 return
+
+
+def _with_descendants(entry: Entry) -> Iterator[Entry]:
+    """It and all that hangs on it, each before what hangs on it. A loop: chains may be long."""
+    waiting = [entry]
+    while waiting:
+        entry = waiting.pop()
+        yield entry
+        waiting += entry.children.values()
 
 
 def _num_common(a: bytes, b: bytes) -> int:

@@ -53,7 +53,7 @@ class Scorer(Protocol):
 
     @property
     def max_batch_tokens(self) -> int:
-        """Tokens of one micro-batch."""
+        """Tokens of one micro-batch, now."""
         ...
 
     @property
@@ -63,6 +63,15 @@ class Scorer(Protocol):
 
     def plan(self, rows: Sequence[Row]) -> Window:
         """Cut rows into micro-batches that suit this model and device."""
+        ...
+
+    def free(self) -> None:
+        """Drop all that is kept for later, since memory ran out or a step failed. No step is under way;
+        windows that are open may only be closed any more."""
+        ...
+
+    def lighten(self, max_batch_tokens: int) -> None:
+        """Memory ran out: make micro-batches smaller from now on, and keep less."""
         ...
 
     def close(self) -> None:

@@ -122,6 +122,16 @@ class BatchScorer:
             window.close()
         return [answers[i] for i in range(len(rows))]
 
+    def free(self) -> None:
+        """Drop what is kept and MLX's freed buffers. Windows that are open may only be closed any more."""
+        self.kept.clear()
+        mx.clear_cache()
+
+    def lighten(self, max_batch_tokens: int) -> None:
+        """Memory ran out: smaller micro-batches from now on, and half as much is kept."""
+        self.max_batch_tokens = max_batch_tokens
+        self.kept.max_bytes //= 2
+
     def close(self) -> None:
         """Give the model its own head back and the thread's MLX state up. Last call on the thread."""
         self.kept.clear()

@@ -146,4 +146,9 @@ class Settings(BaseSettings):
     drain_timeout: Annotated[float, Field(ge=0)] = Field(
         default=30.0, description="Seconds that queued work may take after SIGTERM."
     )
+    hang_timeout: Annotated[float, Field(ge=0)] = Field(
+        default=600.0,
+        description="Seconds without progress, while someone waits for scores, after which the process "
+        "ends with exit code 1; more where micro-batches take long; 0: never.",
+    )
     log_level: LogLevel = Field(default="info", description="How much to log.")

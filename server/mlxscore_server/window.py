@@ -60,6 +60,7 @@ class Window:
         self._below = _ends_below(left.tree.parents)
         self._paths: dict[int, Path] = {}
         self._pinned: list[tuple[int, Path]] = []
+        self._failed: list[int] = []
         for node, path in enumerate(left.paths):
             if path is not None:
                 self._pin(path, until=node + 1)
@@ -114,13 +115,20 @@ class Window:
         for pairs, top_of, reading in started.parts:
             self._answers.record(pairs, top_of, reading())
         done = np.flatnonzero(self._last_step == started.step).tolist()
-        return [(row, self._answers.of(row)) for row in done]
+        answers = [(row, self._answers.of(row)) for row in done]
+        self._failed += [row for row, answer in answers if isinstance(answer, MlxscoreError)]
+        return answers
 
     def close(self) -> None:
-        """Let go of what was held for steps that will not come."""
+        """Let go of what was held for steps that will not come, and of what rows without a finite score
+        left behind: other texts must not go on from that."""
         for _, path in self._pinned:
             self._kept.unpin(path)
         self._pinned.clear()
+        for row in self._failed:
+            if (path := self._paths.get(int(self._left.tree.leaves[row]))) is not None:
+                self._kept.forget(path, self.cached[row])
+        self._failed.clear()
         self._kept.shrink()
 
     def _count(self, step: int) -> None:
