@@ -6,7 +6,7 @@ from collections import Counter
 import httpx
 from fakes import error_of
 from hostile import GOOD, Hostile, corpus
-from steady_model import BOS, logprobs
+from steady_model import logprobs
 from steady_process import Steady, steady
 
 

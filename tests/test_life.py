@@ -86,8 +86,9 @@ class GatedScorer:
 
 
 class Life(RuleBasedStateMachine):
-    @initialize(overlaps=st.booleans())
-    def start(self, overlaps: bool) -> None:
+    @initialize(overlaps=st.booleans(), way_out=st.sampled_from(["close", "drain", "die"]))
+    def start(self, overlaps: bool, way_out: str) -> None:
+        self.way_out = way_out
         self.loop = asyncio.new_event_loop()
         self.scorer = GatedScorer(overlaps)
         self.engine = Engine(Settings(max_queued_tokens=MAX_QUEUED), lambda: bare(self.scorer))
@@ -158,19 +159,17 @@ class Life(RuleBasedStateMachine):
         self.scorer.let(1000)
         self.run(self._answers())
 
-    @precondition(lambda self: self.draining is None)
-    @rule(sure=st.integers(0, 3))
-    def drain(self, sure: int) -> None:
-        if sure == 3:  # else hardly a life would be long
-            self.draining = self.loop.create_task(self.engine.drain(60))
-            self.run(self.settle())
+    @precondition(lambda self: self.way_out == "drain" and self.count >= 8)
+    @rule()
+    def drain(self) -> None:
+        self.draining = self.draining or self.loop.create_task(self.engine.drain(60))
+        self.run(self.settle())
 
-    @precondition(lambda self: not self.dying)
-    @rule(sure=st.integers(0, 9))
-    def die(self, sure: int) -> None:
-        if sure == 9:
-            self.dying = True
-            self.submit([[1, DIE]])
+    @precondition(lambda self: self.way_out == "die" and self.count >= 8)
+    @rule()
+    def die(self) -> None:
+        self.dying = True
+        self.submit([[1, DIE]])
 
     async def _answers(self) -> None:
         """All who wait have their answer, and it is theirs."""
@@ -229,7 +228,7 @@ class Life(RuleBasedStateMachine):
 TestLife = Life.TestCase
 TestLife.settings = settings(
     max_examples=60,
-    stateful_step_count=25,
+    stateful_step_count=40,
     derandomize=True,
     database=None,
     deadline=None,
