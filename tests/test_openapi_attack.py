@@ -140,6 +140,13 @@ def plain(schema: Any) -> Any:
     if fields and "properties" in schema:
         made["properties"] = {name: _set(made["properties"][name]) for name in fields}
         made |= {"required": list(fields), "additionalProperties": False}
+    if schema.get("title") == "SequenceLogprobsRequest":
+        # Two lists of one length, prompts shorter than their sequences: chance makes hardly any.
+        ids = {"type": "integer", "minimum": 0, "maximum": VOCAB_SIZE - 1}
+        sequence = {"type": "array", "items": ids, "minItems": 2, "maxItems": 9}
+        one = {"type": "array", "minItems": 1, "maxItems": 1}
+        made["properties"]["sequences"] = one | {"items": sequence}
+        made["properties"]["prompt_lengths"] = one | {"items": {"type": "integer", "const": 1}}
     if made.get("maximum") == MAX_TOKEN_ID:
         made["maximum"] = VOCAB_SIZE - 1
     return made
