@@ -8,6 +8,7 @@ scorer until a line comes in.
 import os
 import sys
 from collections.abc import Sequence
+from typing import NoReturn
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # as cli.py does
 
@@ -21,6 +22,7 @@ from mlxscore_server.errors import MlxscoreError, StartupError
 from mlxscore_server.resident import Loaded
 from mlxscore_server.row import Row, RowScore
 from mlxscore_server.server import end, serve
+from mlxscore_server.settings import Settings
 
 HOLD = 0x05
 
@@ -56,7 +58,11 @@ def main() -> None:
             raise KeyError("weights")
         return loaded(HoldingScorer())
 
-    engine = TellingEngine(settings, load)
+    serve_to_end(TellingEngine(settings, load), settings)
+
+
+def serve_to_end(engine: Engine, settings: Settings) -> NoReturn:
+    """As the command does, around an engine of the caller's."""
     try:
         code = serve(create_app(engine, settings), engine, settings)
     except StartupError as error:

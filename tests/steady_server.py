@@ -12,16 +12,15 @@ import time
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # as cli.py does
 
 import numpy as np
+from fake_server import serve_to_end
 from fake_window import Batch
 from fakes import ByteScorer, loaded
 from steady_model import RAISE, logprobs
 
 from mlxscore_server import cli
-from mlxscore_server.app import create_app
 from mlxscore_server.engine import Engine
-from mlxscore_server.errors import MlxscoreError, StartupError
+from mlxscore_server.errors import MlxscoreError
 from mlxscore_server.row import Row, RowScore
-from mlxscore_server.server import end, serve
 
 
 class SteadyScorer(ByteScorer):
@@ -56,12 +55,7 @@ def main() -> None:
     settings = cli._settings(flags)
     cli._set_up_logging(settings.log_level)
     scorer = SteadyScorer(float(seconds_per_token))
-    engine = Engine(settings, lambda: loaded(scorer))
-    try:
-        code = serve(create_app(engine, settings), engine, settings)
-    except StartupError as error:
-        code = cli._say(error)
-    end(code)
+    serve_to_end(Engine(settings, lambda: loaded(scorer)), settings)
 
 
 if __name__ == "__main__":

@@ -54,15 +54,17 @@ class CudaKernel:
         return answer.reshape(rows, heads, num_queries, v.shape[3])
 
     def _goes_plain(self, q: mx.array, k: mx.array, v: mx.array, mask: mx.array | str) -> bool:
-        """Whether this shape has not yet cost what its graph would; then this time is added."""
+        """Whether this shape has not yet cost what its graph would; if so, this time is added."""
         num_scores = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
         half = q.dtype in (mx.bfloat16, mx.float16)  # float32 has no fused kernel
         if not half or num_scores > _MOST_SCORES:
             return False
         shape = (q.shape, k.shape, v.shape[3], q.dtype, isinstance(mask, str) or mask.shape)
         spent = self._spent.get(shape, 0.0)
+        if spent >= _BUILD_SECONDS:
+            return False
         self._spent[shape] = spent + _SECONDS_A_SCORE * num_scores
-        return spent < _BUILD_SECONDS
+        return True
 
     def warm_up(self) -> None:
         """Have the fused kernels compiled for the model that was last run: the first graph of each kind

@@ -75,7 +75,7 @@ class Probe:
         return rng.integers(0, self._scorer.head.num_embeddings, length).astype(np.int32)
 
     def _answered(self, texts: Sequence[Ids]) -> Answered:
-        rows = [Row(ids.astype(np.int32), 1) for ids in texts]
+        rows = [Row(ids, 1) for ids in texts]
         with _mlx_kernels(self._scorer):
             return [(row, self.logprobs(row)) for row in rows]
 

@@ -76,11 +76,18 @@ async def run(request: Request, prepare: Prepare) -> Response:
     return Response(content, media_type="application/json")
 
 
+def _rows(
+    prepare: Prepare, body: bytearray, loaded: Loaded, settings: Settings
+) -> tuple[Prepared, Sequence[Row]]:
+    """A request that has been understood, and its rows under its salt. Off the event loop, as `Prepare`."""
+    prepared, salt = prepare(body, loaded, settings)
+    if salt is None:
+        return prepared, prepared.rows
+    return prepared, [replace(row, salt=salt.encode()) for row in prepared.rows]
+
+
 async def _answer(engine: Engine, settings: Settings, body: bytearray, prepare: Prepare) -> bytes:
-    prepared, salt = await engine.encode(prepare, body, engine.loaded, settings)
-    rows = prepared.rows
-    if salt is not None:
-        rows = [replace(row, salt=salt.encode()) for row in rows]
+    prepared, rows = await engine.encode(_rows, prepare, body, engine.loaded, settings)
     try:
         scored = await engine.score(rows)
     except ScoringFailed as error:
