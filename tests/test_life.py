@@ -10,11 +10,12 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+import pytest
 from fake_window import Batch, FakeWindow
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
-from running import bare
+from running import bare, with_engine
 from steady_model import logprobs
 
 from mlxscore_server.engine import Engine, Scored
@@ -226,6 +227,51 @@ class Life(RuleBasedStateMachine):
                 self.run(close())
         finally:
             self.loop.close()
+
+
+class HastyScorer(GatedScorer):
+    """Raises without waiting to be let."""
+
+    def _score(self, batch: Batch) -> list[RowScore | MlxscoreError]:
+        if any(RAISE in row.ids for row in batch.rows):
+            raise RuntimeError("boom")
+        return super()._score(batch)
+
+
+def test_a_failed_request_gives_its_place_back_at_once() -> None:
+    """While another's row of the same window still runs, and the thread takes nothing from the queue."""
+    scorer = HastyScorer(overlaps=False)
+
+    def row(*ids: int) -> Row:
+        return Row(np.array([*ids, 0], np.int32), 1)
+
+    async def use(engine: Engine) -> None:
+        first = asyncio.create_task(engine.score([row(1)]))
+        await asyncio.sleep(0)
+        await waiting(engine, 0)  # it is at the gate
+        failing = asyncio.create_task(
+            engine.score([row(2, RAISE), *(row(4, i, *range(6)) for i in range(20))])
+        )
+        await waiting(engine, 2 + 20 * 8)
+        other = asyncio.create_task(engine.score([row(3, 3)]))
+        await waiting(engine, 2 + 20 * 8 + 2)
+        scorer.let(1)  # the first; the other's is in the failing one's window, and not let
+        try:
+            with pytest.raises(ScoringFailed):
+                await failing
+            assert not other.done()
+            assert engine.waiting_tokens == 0
+        finally:
+            scorer.open()
+            scorer.let(1000)
+        await asyncio.gather(first, other)
+
+    async def waiting(engine: Engine, tokens: int) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while engine.waiting_tokens != tokens:
+                await asyncio.sleep(0)
+
+    with_engine(lambda: bare(scorer), use)
 
 
 TestLife = Life.TestCase

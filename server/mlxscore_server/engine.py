@@ -133,7 +133,7 @@ class Engine:
         finally:
             self._watchdog.leave()
             self._waiting.discard(future)
-            if not job.finished:
+            if not job.finished or job.error is not None:  # then rows may be left that nobody took
                 self._queue.discard(job)
 
     def _queue_full(self, job: Job) -> QueueFull:
