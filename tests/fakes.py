@@ -46,6 +46,8 @@ class ByteScorer:
         self.gate = threading.Event()
         self.gate.set()
         self.freed = 0
+        self.memory_tokens = 10**9
+        """More in one micro-batch do not fit."""
 
     def hold(self) -> None:
         self.entered.clear()
@@ -61,6 +63,8 @@ class ByteScorer:
         given = {i for row in batch.rows for i in row.targets.tolist()}
         if DIE in given:
             raise SystemExit("more than a micro-batch may raise")
+        if batch.computed_tokens > self.memory_tokens:
+            raise RuntimeError("[malloc] Unable to allocate 1073741824 bytes.")
         if BOOM in given:
             raise RuntimeError("secret internals")
         return [self._row(row) for row in batch.rows]

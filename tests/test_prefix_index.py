@@ -132,6 +132,23 @@ class Index(RuleBasedStateMachine):
         with pytest.raises(ValueError, match="dropped"):
             Path(dropped, dropped.end).spans()
 
+    @rule(salt=salts, text=texts)
+    def forget(self, salt: bytes, text: tuple[int, ...]) -> None:
+        if self.now % 4:  # seldom: else little grows
+            return
+        path = self.index.walk(self.index.root(salt), ids(text))
+        pinned = {p for path, _ in self.pinned for p in prefixes(text_of(path.entry))}
+        starts = [entry.start for entry in path.entries() if text_of(entry) not in pinned]
+        self.index.forget(path)
+        if starts:
+            first = text[: min(starts) + 1]
+            gone = {p for p in self.used if p[0] == salt and p[1][: len(first)] == first}
+            assert gone and not pinned.intersection(gone)
+            for prefix in gone:
+                del self.used[prefix]
+            self.hidden -= gone
+            assert self.index.walk(self.index.root(salt), ids(text)).depth == min(starts)
+
     @precondition(lambda self: self.index.slabs)
     @rule(data=st.data())
     def move(self, data: st.DataObject) -> None:

@@ -1,8 +1,10 @@
 """Which folder a model's weights lie in: a local folder, a hub id, or the default model."""
 
+import json
 import os
 import re
 from pathlib import Path
+from typing import Any, cast
 
 from mlxscore_server.errors import StartupError
 from mlxscore_server.settings import Settings
@@ -49,18 +51,53 @@ def find_adapter(path: Path | None) -> str | None:
     """The adapter's folder, looked at before anything is loaded."""
     if path is None:
         return None
-    for name in ("adapter_config.json", "adapters.safetensors"):
-        if not (path / name).is_file():
-            raise StartupError(f"--adapter-path {path}: no {name} in it")
+    name = f"--adapter-path {path}"
+    for file in ("adapter_config.json", "adapters.safetensors"):
+        if not (path / file).is_file():
+            raise StartupError(f"{name}: no {file} in it")
+    _read_json(path / "adapter_config.json", name)
+    _check_weights(path / "adapters.safetensors", name)
     return str(path)
 
 
 def _complete(folder: Path) -> Path:
+    """The folder, if it holds a model whose files are whole."""
+    name = f"--model {folder}"
     if not (folder / "config.json").is_file():
-        raise StartupError(f"--model {folder}: no config.json in it")
-    if not any(folder.glob("model*.safetensors")):
-        raise StartupError(f"--model {folder}: no model*.safetensors in it")
+        raise StartupError(f"{name}: no config.json in it")
+    files = sorted(folder.glob("model*.safetensors"))
+    if not files:
+        raise StartupError(f"{name}: no model*.safetensors in it")
+    if "model_type" not in _read_json(folder / "config.json", name):
+        raise StartupError(f"{name}: config.json has no model_type")
+    for file in files:
+        _check_weights(file, name)
     return folder
+
+
+def _read_json(file: Path, name: str) -> dict[str, Any]:
+    try:
+        found: object = json.loads(file.read_bytes())
+    except OSError as error:
+        raise StartupError(f"{name}: {file.name} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise StartupError(f"{name}: {file.name} is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise StartupError(f"{name}: {file.name} holds no JSON object")
+    return cast(dict[str, Any], found)
+
+
+def _check_weights(file: Path, name: str) -> None:
+    """MLX maps files lazily: what is missing of one would end the process later, or be zeros."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="numpy"):
+            pass
+    except (OSError, SafetensorError) as error:
+        raise StartupError(
+            f"{name}: {file.name} is damaged or cut off ({file.stat().st_size} bytes): {error}"
+        ) from error
 
 
 def _download(hub_id: str, revision: str | None) -> Path:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import mlx.core as mx
 import mlx.nn as nn
 import mlx_lm
+from mlx_lm.tuner.utils import load_adapters
 
 from mlxscore_client import wire
 from mlxscore_server.arrays import dtype_name, parameters
@@ -26,6 +28,9 @@ from mlxscore_server.tokens import Encoder, limit_from
 from mlxscore_server.tuning import tune
 
 log = logging.getLogger("mlxscore")
+
+# How a dataclass says that fields without a default were not given.
+_LACKS = re.compile(r"__init__\(\) missing \d+ required positional arguments?: (.+)")
 
 
 def load(settings: Settings) -> Loaded:
@@ -102,6 +107,7 @@ def make_ready(
     encoder = Encoder(
         tokenizer, num_embeddings=scorer.head.num_embeddings, max_model_len=max_model_len
     )
+    _check_tokenizer(encoder, name)
     head_dtype = "float32" if settings.head_dtype == "float32" else dtype
     card = wire.ModelCard(
         id=settings.served_model_name or name,
@@ -124,6 +130,16 @@ def make_ready(
     return Loaded(scorer, encoder, card)
 
 
+def _check_tokenizer(encoder: Encoder, name: str) -> None:
+    """Texts must not become ids that the weights do not have."""
+    largest, limit = encoder.largest_text_id, encoder.num_embeddings - 1
+    if largest > limit:
+        raise StartupError(
+            f"--model {name}: its tokenizer does not fit its weights: texts become ids up to {largest}, and "
+            f"the embedding ends at {limit}"
+        )
+
+
 def _bytes(megabytes: int | None, default: int) -> int:
     return default if megabytes is None else megabytes * 2**20
 
@@ -139,10 +155,17 @@ def _prepare(device: Device) -> None:
 def _read(folder: Path, adapter: str | None) -> tuple[nn.Module, Any, dict[str, Any]]:
     try:
         # Lazy: the type is set before the weights are read, so they are in memory only once.
-        loaded = mlx_lm.load(str(folder), adapter_path=adapter, lazy=True, return_config=True)
+        loaded = mlx_lm.load(str(folder), lazy=True, return_config=True)
         model, tokenizer, config = loaded  # pyright: ignore[reportAssignmentType]
     except Exception as error:
-        raise StartupError(f"{folder.name} cannot be loaded: {_one_line(error)}") from error
+        raise StartupError(f"--model {folder} cannot be loaded: {_reason(error)}") from error
+    if adapter is not None:
+        try:
+            model = load_adapters(model, adapter)
+        except Exception as error:
+            raise StartupError(
+                f"--adapter-path {adapter} does not fit the model: {_one_line(error)}"
+            ) from error
     model.eval()
     return model, tokenizer, config
 
@@ -175,6 +198,12 @@ def _set_dtype(model: nn.Module, settings: Settings, device: Device) -> str:
     except Exception as error:
         raise StartupError(f"the weights cannot be read: {_one_line(error)}") from error
     return dtype_name(wanted)
+
+
+def _reason(error: Exception) -> str:
+    """One line; where a configuration lacks something, which."""
+    lacks = _LACKS.search(str(error))
+    return f"config.json lacks {lacks[1]}" if lacks else _one_line(error)
 
 
 def _one_line(error: Exception) -> str:

@@ -13,12 +13,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 _NAMES = ("cblas_sgemm", "cblas_dgemm", "cblas_cgemm")  # all that MLX takes from a CBLAS
 _TEMPORARY = ".making-"
-_STALE_SECONDS = 3600
 
 _log = logging.getLogger("mlxscore")
 
@@ -26,11 +24,30 @@ _log = logging.getLogger("mlxscore")
 def unprefixed_copy(folder: Path, version: str) -> Path:
     """A copy of scipy-openblas32's library whose `scipy_cblas_*gemm` are called `cblas_*gemm`.
 
-    It bears the hashes of what it was made from and of itself, so a damaged one is not taken. No
-    lock: processes that make it at once rename equal files to one name. Raises OSError, ValueError.
+    It bears the hashes of what it was made from and of itself, so a damaged one is not taken. One
+    process makes it, the others wait. Raises OSError, ValueError.
     """
+    from filelock import FileLock
+
     source = _scipy_library()
     start = f"libopenblas-{version}-{_sha256(source)[:16]}-"
+    # Without the lock: a cache that is good may lie on a read-only disk.
+    if (copy := _good_copy(folder, start)) is not None:
+        return copy
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(folder.with_suffix(".lock")):
+            if (copy := _good_copy(folder, start)) is not None:
+                return copy
+            # Whoever holds the lock is the only one at work: these are of killed runs.
+            for stale in folder.glob(f"{_TEMPORARY}*"):
+                shutil.rmtree(stale, ignore_errors=True)
+            return _make(folder, start, source)
+    except NotImplementedError as error:  # a disk that knows no locks
+        raise OSError(str(error)) from error
+
+
+def _good_copy(folder: Path, start: str) -> Path | None:
     for copy in folder.glob(f"{start}*.so"):
         try:
             if copy.name == f"{start}{_sha256(copy)[:16]}.so":
@@ -39,9 +56,11 @@ def unprefixed_copy(folder: Path, version: str) -> Path:
             copy.unlink()
         except FileNotFoundError:  # another process has just removed the damaged one
             continue
+    return None
+
+
+def _make(folder: Path, start: str, source: Path) -> Path:
     patchelf = _patchelf()
-    folder.mkdir(parents=True, exist_ok=True)
-    _remove_stale(folder)
     with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=folder) as temporary:
         names = Path(temporary, "names")
         names.write_text("".join(f"scipy_{name} {name}\n" for name in _NAMES), encoding="ascii")
@@ -52,16 +71,6 @@ def unprefixed_copy(folder: Path, version: str) -> Path:
         if done.returncode != 0:
             raise ValueError(f"patchelf failed: {done.stderr.strip() or done.returncode}")
         return made.rename(folder / f"{start}{_sha256(made)[:16]}.so")
-
-
-def _remove_stale(folder: Path) -> None:
-    """Temporary folders of killed runs; a run that lives needs a second."""
-    for path in folder.glob(f"{_TEMPORARY}*"):
-        try:
-            if time.time() - path.stat().st_mtime > _STALE_SECONDS:
-                shutil.rmtree(path, ignore_errors=True)
-        except FileNotFoundError:  # its owner is done
-            continue
 
 
 def _scipy_library() -> Path:

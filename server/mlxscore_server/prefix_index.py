@@ -123,12 +123,12 @@ class PrefixIndex:
         self._remove(entry)
         return entry
 
-    def forget(self, path: Path, depth: int) -> None:
-        """Drop what a path holds from `depth` on, and all that goes on from there, but what is pinned."""
+    def forget(self, path: Path) -> None:
+        """Drop a path and all that goes on from it, but what is pinned."""
         if path.entry.dropped:
             return
         for entry in path.entries():
-            if entry.start >= depth and not entry.pins:
+            if not entry.pins:
                 for below in reversed(list(_with_descendants(entry))):
                     self._remove(below)
 

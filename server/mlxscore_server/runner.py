@@ -159,7 +159,7 @@ class Runner:
         for index, answer in answers:
             if index in turn.doubtful:
                 continue
-            if isinstance(answer, NonFiniteLogits) and not turn.alone:
+            if isinstance(answer, NonFiniteLogits) and not turn.to_blame:
                 # It may be another row's: what is masked counts 0 times, and 0 times NaN is NaN.
                 turn.doubtful.add(index)
                 continue
@@ -219,7 +219,7 @@ class Runner:
             return
         if whole:
             self._again.append(doubtful)
-        elif not turn.alone:
+        elif not turn.to_blame:
             half = (len(doubtful) + 1) // 2
             self._again += [part for part in (doubtful[half:], doubtful[:half]) if part]
         else:

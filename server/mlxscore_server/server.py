@@ -14,6 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from mlxscore_server.bad_http import Protocol
+from mlxscore_server.descriptors import raise_limit
 from mlxscore_server.engine import Engine
 from mlxscore_server.errors import StartupError
 from mlxscore_server.settings import Settings
@@ -83,9 +84,10 @@ def bind(settings: Settings) -> socket.socket:
 def serve(app: FastAPI, engine: Engine, settings: Settings) -> int:
     """Run until a signal or the engine ends it; the exit code.
 
-    0: told to stop, and all that was queued is answered. 1: the scoring thread died. Raises
+    0: told to stop, and all that was queued is answered. 1: the scoring thread died or hangs. Raises
     StartupError where the port is taken or the model cannot be loaded.
     """
+    raise_limit()
     return asyncio.run(_serve(app, engine, settings, bind(settings)))
 
 
@@ -118,7 +120,7 @@ async def _live(
             log.info("ready: %s", engine.loaded.card.id)
             await asyncio.wait({stopping, stopped, serving}, return_when=asyncio.FIRST_COMPLETED)
         if not told.is_set():
-            log.critical("the scoring thread has ended, and this process ends with it")
+            log.critical("the scoring thread has ended or hangs, and this process ends with it")
             return 1
         if engine.state == "loading":  # nobody can be waiting
             log.info("stopping, before the model was loaded")

@@ -67,6 +67,17 @@ class Encoder:
         """What stands for an empty context: BOS, else EOS (lm-evaluation-harness's prefix token)."""
         return self.eos_token_id if self.bos_token_id is None else self.bos_token_id
 
+    @property
+    def largest_text_id(self) -> int:
+        """The largest id that plain text can become. Added tokens do not count: some models' tokenizers
+        have one for images, say, that the weights of the text model alone have no row for."""
+        vocabulary: dict[str, int] = (
+            self._tokenizer.get_vocab()
+            if self._backend is None
+            else self._backend.get_vocab(with_added_tokens=False)
+        )
+        return max(vocabulary.values(), default=-1)
+
     @cached_property
     def info(self) -> dict[str, Any]:
         """The tokenizer's configuration as plain JSON."""

@@ -1,9 +1,13 @@
 """A window of entries that is being scored, and which of its rows are in doubt. Knows no MLX, no time."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mlxscore_server.queue import Entry, Job
 from mlxscore_server.resident import Scorer
+
+_ALONE = b"\xff"
+"""No text begins so in UTF-8, hence no caller's salt."""
 
 
 class Turn:
@@ -12,7 +16,11 @@ class Turn:
     def __init__(self, scorer: Scorer, entries: Sequence[Entry], *, again: bool = False) -> None:
         self.entries = entries
         self.again = again
-        self.window = scorer.plan([entry.row for entry in entries])
+        rows = [entry.row for entry in entries]
+        if again and self.alone:
+            # It goes on from nothing that others left behind: that may be what made it fail.
+            rows = [replace(rows[0], salt=_ALONE + rows[0].salt)]
+        self.window = scorer.plan(rows)
         self.computed, self.cached = self.window.computed, self.window.cached
         self.next_step = 0
         self.in_flight = 0
@@ -35,8 +43,13 @@ class Turn:
 
     @property
     def alone(self) -> bool:
-        """Whether there is but one row: what goes wrong is its own fault."""
+        """Whether there is but one row."""
         return len(self.entries) == 1
+
+    @property
+    def to_blame(self) -> bool:
+        """Whether what goes wrong can only be the one row's own fault."""
+        return self.alone and (self.again or not self.cached[0])
 
     def answered(self, index: int) -> Entry:
         """Note that a row has its answer; whose row it is."""

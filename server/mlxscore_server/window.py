@@ -60,7 +60,7 @@ class Window:
         self._below = _ends_below(left.tree.parents)
         self._paths: dict[int, Path] = {}
         self._pinned: list[tuple[int, Path]] = []
-        self._failed: list[int] = []
+        self._failed = False
         for node, path in enumerate(left.paths):
             if path is not None:
                 self._pin(path, until=node + 1)
@@ -116,20 +116,25 @@ class Window:
             self._answers.record(pairs, top_of, reading())
         done = np.flatnonzero(self._last_step == started.step).tolist()
         answers = [(row, self._answers.of(row)) for row in done]
-        self._failed += [row for row, answer in answers if isinstance(answer, MlxscoreError)]
+        self._failed |= any(isinstance(answer, MlxscoreError) for _, answer in answers)
         return answers
 
     def close(self) -> None:
-        """Let go of what was held for steps that will not come, and of what rows without a finite score
-        left behind: other texts must not go on from that."""
+        """Let go of what was held for steps that will not come."""
         for _, path in self._pinned:
             self._kept.unpin(path)
         self._pinned.clear()
-        for row in self._failed:
-            if (path := self._paths.get(int(self._left.tree.leaves[row]))) is not None:
-                self._kept.forget(path, self.cached[row])
-        self._failed.clear()
+        if self._failed:
+            # NaN spreads in a micro-batch (0 times NaN is NaN), so nothing of a window is kept that had a
+            # row without a finite score; nor what it went on from, which may be where that came from.
+            for path in self._all_paths():
+                self._kept.forget(path)
         self._kept.shrink()
+
+    def _all_paths(self) -> Iterator[Path]:
+        yield from self._paths.values()
+        yield from (path for path in self._left.paths if path is not None)
+        yield from (known.path for known in self._left.known)
 
     def _count(self, step: int) -> None:
         stats, batch, tokens = self._stats, self._steps[step], self.tokens_of(step)
