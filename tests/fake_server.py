@@ -27,6 +27,7 @@ from mlxscore_server.resident import Loaded
 from mlxscore_server.row import Row, RowScore
 from mlxscore_server.server import end, serve
 from mlxscore_server.settings import Settings
+from mlxscore_server.tracing import from_environment
 
 HOLD, FULL = 0x05, 0x07
 
@@ -61,7 +62,7 @@ def convert(source: Path, folder: Path) -> None:
 def main() -> None:
     how, *flags = sys.argv[1:]
     settings = cli._settings(flags)
-    cli._set_up_logging(settings.log_level)
+    cli._set_up_logging(settings.log_level, settings.log_format)
 
     def load() -> Loaded:
         if how == "slow":
@@ -86,7 +87,7 @@ def main() -> None:
 def serve_to_end(engine: Engine, settings: Settings) -> NoReturn:
     """As the command does, around an engine of the caller's."""
     try:
-        code = serve(create_app(engine, settings), engine, settings)
+        code = serve(create_app(engine, settings, from_environment()), engine, settings)
     except StartupError as error:
         code = cli._say(error)
     end(code)

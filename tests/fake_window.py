@@ -8,6 +8,7 @@ import numpy as np
 from mlxscore_server.errors import MlxscoreError
 from mlxscore_server.plan import cut_padded
 from mlxscore_server.row import Row, RowScore
+from mlxscore_server.stats import Stats
 from mlxscore_server.tree import grow
 
 Answers = list[RowScore | MlxscoreError]
@@ -24,10 +25,16 @@ class Batch:
 
 class FakeWindow:
     def __init__(
-        self, rows: Sequence[Row], max_batch_tokens: int, score: Callable[[Batch], Answers]
+        self,
+        rows: Sequence[Row],
+        max_batch_tokens: int,
+        score: Callable[[Batch], Answers],
+        stats: Stats | None = None,
     ) -> None:
+        self._stats = Stats() if stats is None else stats
         tree = grow(rows, node_cost=1, longest=2**31, share=False)
         self._score = score
+        self._flat = [row.num_inputs for row in rows]
         self.batches: list[Batch] = []
         self.computed = [0] * len(rows)
         self.cached = [0] * len(rows)
@@ -50,7 +57,14 @@ class FakeWindow:
         return self.batches[step].indices
 
     def start(self, step: int) -> list[tuple[int, RowScore | MlxscoreError]]:
-        batch = self.batches[step]
+        batch, stats = self.batches[step], self._stats
+        if not step:
+            stats.flat_tokens += sum(self._flat)
+            stats.window_rows.note(len(self._flat))
+            stats.window_tokens.note(sum(self._flat))
+        stats.computed_tokens += batch.computed_tokens
+        stats.padded_tokens += batch.computed_tokens
+        stats.micro_batch_tokens.note(batch.computed_tokens)
         return list(zip(batch.indices, self._score(batch), strict=True))
 
     def finish(

@@ -24,6 +24,7 @@ from mlxscore_server.errors import MlxscoreError, NonFiniteLogits
 from mlxscore_server.resident import Loaded
 from mlxscore_server.row import Row, RowScore
 from mlxscore_server.settings import Settings
+from mlxscore_server.stats import Stats
 from mlxscore_server.tokens import Encoder
 
 NAME = "bytes"
@@ -48,13 +49,14 @@ class ByteScorer:
         self.freed = 0
         self.memory_tokens = 10**9
         """More in one micro-batch do not fit."""
+        self.stats = Stats()
 
     def hold(self) -> None:
         self.entered.clear()
         self.gate.clear()
 
     def plan(self, rows: Sequence[Row]) -> FakeWindow:
-        return FakeWindow(rows, self.max_batch_tokens, self.score)
+        return FakeWindow(rows, self.max_batch_tokens, self.score, self.stats)
 
     def score(self, batch: Batch) -> list[RowScore | MlxscoreError]:
         self.batches.append(batch)

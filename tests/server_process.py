@@ -5,6 +5,8 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+from queue import SimpleQueue
 from types import TracebackType
 from typing import IO
 
@@ -23,16 +25,25 @@ class ServerProcess:
             env=os.environ | (env or {}),
         )
         self.url = ""
+        self._unread: SimpleQueue[str | None] = SimpleQueue()
+        # A pipe that nobody reads would fill, and the server stand still.
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     @property
     def _stderr(self) -> IO[str]:
         assert self.process.stderr is not None
         return self.process.stderr
 
-    def wait_for(self, pattern: str) -> re.Match[str]:
-        """Read the log until a line holds the pattern; fail with the log if the process ends first."""
+    def _read(self) -> None:
         for line in self._stderr:
             self.lines.append(line)
+            self._unread.put(line)
+        self._unread.put(None)
+
+    def wait_for(self, pattern: str) -> re.Match[str]:
+        """Read the log until a line holds the pattern; fail with the log if the process ends first."""
+        while (line := self._unread.get()) is not None:
             if found := re.search(pattern, line):
                 return found
         raise AssertionError(f"the server ended without {pattern!r}:\n{''.join(self.lines)}")
@@ -45,8 +56,9 @@ class ServerProcess:
     def stop(self, sign: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal and return the exit code."""
         self.process.send_signal(sign)
-        self.lines += self._stderr.readlines()
-        return self.process.wait(timeout=60)
+        code = self.process.wait(timeout=60)
+        self._reader.join()
+        return code
 
     def __exit__(
         self,
@@ -61,4 +73,5 @@ class ServerProcess:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        self._reader.join()
         self._stderr.close()

@@ -23,6 +23,7 @@ from mlxscore_server.errors import (
 from mlxscore_server.resident import Loaded
 from mlxscore_server.row import Row, RowScore
 from mlxscore_server.settings import Settings
+from mlxscore_server.stats import Stats
 
 BOOM, NAN, DIE = 251, 252, 253
 
@@ -40,6 +41,7 @@ class KnownScorer:
         self.gate = threading.Event()
         self.gate.set()
         self.freed = 0
+        self.stats = Stats()
         self.closed = False
 
     def hold(self) -> None:

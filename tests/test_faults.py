@@ -522,6 +522,7 @@ _DATES = {
     "mlxscore_server/routes/answer.py",
     "mlxscore_server/routes/choices.py",
     "mlxscore_server/routes/labels.py",
+    "mlxscore_server/tracing.py",
     "mlxscore_client/http_errors.py",
 }
 _WALL_TIME = re.compile(r"\btime\.time\b|\bfrom time import\b|datetime\.(?:utc)?now|st_[mca]time")

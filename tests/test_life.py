@@ -29,6 +29,7 @@ from mlxscore_server.errors import (
 )
 from mlxscore_server.row import Row, RowScore
 from mlxscore_server.settings import Settings
+from mlxscore_server.stats import Stats
 
 T = TypeVar("T")
 
@@ -49,6 +50,7 @@ class GatedScorer:
     def __init__(self, overlaps: bool) -> None:
         self.overlaps = overlaps
         self.runs = 0
+        self.stats = Stats()
         self._gate = threading.Semaphore(0)
         self._open = False
 

@@ -8,6 +8,7 @@ import logging
 import re
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -44,9 +45,13 @@ def url() -> Iterator[str]:
     assert process.stderr is not None
     found = next(filter(None, (re.search(r"http://\S+:\d+", line) for line in process.stderr)))
     next(line for line in process.stderr if "ready" in line)
+    # A pipe that nobody reads would fill, and the server stand still.
+    reader = threading.Thread(target=process.stderr.read, daemon=True)
+    reader.start()
     yield found[0]
     process.kill()
     process.wait()
+    reader.join()
     process.stderr.close()
 
 

@@ -37,6 +37,7 @@ TAKE = [
 ]
 GIVE = [
     "GET /health",
+    "GET /ready",
     "GET /v1/models",
     "GET /v1/models/{name}",
     "GET /tokenizer_info",

@@ -1,22 +1,27 @@
 """The application: endpoints, and the one place where errors become statuses."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
+from starlette.routing import BaseRoute, Route
 
 from mlxscore_client import wire
 from mlxscore_server import __version__
 from mlxscore_server.engine import Engine
 from mlxscore_server.envelope import Envelope, envelope, respond
 from mlxscore_server.errors import MlxscoreError
+from mlxscore_server.metrics import Metrics
+from mlxscore_server.observed import Observed
 from mlxscore_server.routes import (
     completions,
     generate,
     health,
     labels,
+    metrics,
     models,
     rerank,
     score,
@@ -26,6 +31,7 @@ from mlxscore_server.routes import (
     version,
 )
 from mlxscore_server.settings import Settings
+from mlxscore_server.tracing import Tracing
 
 _DESCRIPTION = """How likely does this language model find this text? Numbers are in nats.
 
@@ -60,8 +66,8 @@ class _App(FastAPI):
         return super().openapi()
 
 
-def create_app(engine: Engine, settings: Settings) -> FastAPI:
-    """The application over an engine, which the caller starts and closes."""
+def create_app(engine: Engine, settings: Settings, tracing: Tracing | None = None) -> FastAPI:
+    """The application over an engine, which the caller starts and closes, as it closes `tracing`."""
     app = _App(
         title="mlxscore",
         version=__version__,
@@ -72,16 +78,28 @@ def create_app(engine: Engine, settings: Settings) -> FastAPI:
     )
     app.state.engine = engine
     app.state.settings = settings
-    for module in (score, completions, generate, sequences, labels, rerank, health, models):
-        app.include_router(module.router)
-    app.include_router(tokenizer.router)
+    app.state.metrics = Metrics(engine, settings.max_queued_tokens)
+    app.state.tracing = tracing
+    modules = [score, completions, generate, sequences, labels, rerank, health, models]
+    modules += [tokenizer, version]
     if settings.enable_tokenizer_info_endpoint:
-        app.include_router(tokenizer_info.router)
-    app.include_router(version.router)
+        modules.append(tokenizer_info)
+    if settings.metrics_port is None:
+        modules.append(metrics)
+    routes = _routes(app.routes)
+    for module in modules:
+        routes += _routes(module.router.routes)
+        app.include_router(module.router)
     app.add_middleware(Envelope, max_request_bytes=settings.max_request_bytes)
+    # The last is the outermost: nothing is answered that it does not see.
+    app.add_middleware(Observed, routes=routes, metrics=app.state.metrics, tracing=tracing)
     app.add_exception_handler(MlxscoreError, _own_error)
     app.add_exception_handler(HTTPException, _http_error)
     return app
+
+
+def _routes(routes: Sequence[BaseRoute]) -> list[Route]:
+    return [route for route in routes if isinstance(route, Route)]
 
 
 async def _own_error(request: Request, error: Exception) -> Response:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from mlxscore_server import __version__
 from mlxscore_server.errors import StartupError
+from mlxscore_server.log_format import JsonFormatter, TextFormatter
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     try:
         with _extra():
             settings = _settings(given)
-        _set_up_logging(settings.log_level)
+        _set_up_logging(settings.log_level, settings.log_format)
         if _PRINT_DEFAULT_MODEL in given:
             print(_default_model(settings))
             sys.exit()
@@ -70,9 +71,10 @@ def _run(settings: "Settings") -> NoReturn:
         from mlxscore_server.engine import Engine
         from mlxscore_server.model import load
         from mlxscore_server.server import end, serve
+        from mlxscore_server.tracing import from_environment
     engine = Engine(settings, lambda: load(settings))
     try:
-        code = serve(create_app(engine, settings), engine, settings)
+        code = serve(create_app(engine, settings, from_environment()), engine, settings)
     except StartupError as error:
         code = _say(error)
     except BaseException:
@@ -154,10 +156,10 @@ def _bad_values(error: "ValidationError", argv: list[str]) -> Generator[str]:
         yield f"{variable if from_env else flag} {what}, not {found['input']!r}"
 
 
-def _set_up_logging(level: str) -> None:
-    logging.basicConfig(
-        level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
-    )
+def _set_up_logging(level: str, form: str = "text") -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     # Other libraries' chatter (HTTP clients, model hubs) is for nobody; uvicorn's for who debugs.
     logging.getLogger("mlxscore").setLevel(level.upper())
     if level == "debug":

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,8 @@ from mlxscore_server.resident import Loaded
 from mlxscore_server.row import Row, RowScore
 from mlxscore_server.runner import Runner
 from mlxscore_server.settings import Settings
+from mlxscore_server.stats import Stats
+from mlxscore_server.timing import Span, current
 from mlxscore_server.watchdog import Watchdog
 
 log = logging.getLogger("mlxscore")
@@ -36,6 +39,19 @@ class Scored:
     scores: list[RowScore]
     computed_tokens: int
     cached_tokens: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """Who is being scored or waits for it."""
+
+    requests: int
+    """All of them, ..."""
+    waiting: int
+    """... and those with rows that have not been taken."""
+    waiting_tokens: int
+    oldest: float
+    """Seconds since the first of those that wait came; 0 where nobody waits."""
 
 
 class Engine:
@@ -56,7 +72,7 @@ class Engine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = asyncio.Event()
         self._runner: Runner | None = None
-        self._waiting: set[asyncio.Future[Scored]] = set()
+        self._waiting: dict[Job, asyncio.Future[Scored]] = {}
         self._watchdog = Watchdog(settings.hang_timeout, self._pulse, self._on_hang)
         self._hangs = False
         self.stopped = asyncio.Event()
@@ -90,6 +106,18 @@ class Engine:
     def waiting_tokens(self) -> int:
         """Tokens queued and not yet taken."""
         return self._queue.tokens
+
+    @property
+    def line(self) -> Line:
+        """Who waits now. Read it on the event loop."""
+        waiting = [job.asked_at for job in self._waiting if job.waits]
+        oldest = time.monotonic() - waiting[0] if waiting else 0.0
+        return Line(len(self._waiting), len(waiting), self._queue.tokens, oldest)
+
+    @property
+    def stats(self) -> Stats | None:
+        """What the model has done, once it is loaded."""
+        return None if self._loaded is None else self._loaded.scorer.stats
 
     async def ready(self) -> None:
         """Return when the model is loaded; raise what went wrong if it cannot be."""
@@ -126,13 +154,14 @@ class Engine:
             if self.state != "ok":
                 raise EngineStopped("the scoring thread has ended")
             raise self._queue_full(job)
-        self._waiting.add(future)
+        self._waiting[job] = future
         self._watchdog.enter()
         try:
             return await future
         finally:
             self._watchdog.leave()
-            self._waiting.discard(future)
+            del self._waiting[job]
+            _note(job)
             if not job.finished or job.error is not None:  # then rows may be left that nobody took
                 self._queue.discard(job)
 
@@ -181,7 +210,7 @@ class Engine:
 
     def _end(self, error: EngineStopped) -> None:
         """Nobody is left waiting, whatever became of the thread."""
-        for future in self._waiting:
+        for future in self._waiting.values():
             if not future.done():
                 future.set_exception(error)
         self._ready.set()
@@ -216,6 +245,19 @@ class Engine:
             for job in self._queue.clear():
                 job.fail(ended)
             self._on_loop(self._end, ended)
+
+
+def _note(job: Job) -> None:
+    """A job is over, for its caller at least: tell the request's timing of it."""
+    if (timing := current()) is not None:
+        now = time.monotonic()
+        timing.rows += len(job.rows)
+        timing.tokens += int(job.costs.sum())
+        timing.computed_tokens += job.computed_tokens
+        timing.cached_tokens += job.cached_tokens
+        timing.spans.append(Span("queue", job.asked_at, job.begun_at or now))
+        if job.begun_at is not None:
+            timing.spans.append(Span("compute", job.begun_at, job.finished_at or now))
 
 
 def _resolve(future: "asyncio.Future[Scored]", job: Job) -> None:

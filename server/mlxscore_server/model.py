@@ -98,6 +98,7 @@ def make_ready(
     if settings.max_batch_tokens is None and device.name != "cpu":
         tune(scorer, _bytes(settings.memory_budget_mb, int(device.memory_bytes * 0.8)))
     mx.clear_cache()
+    scorer.start_counting()
     own_limit = limit_from(config, tokenizer)
     max_model_len = settings.max_model_len or own_limit
     if max_model_len is None:

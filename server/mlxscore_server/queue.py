@@ -4,6 +4,7 @@ Many threads may put and discard; one thread takes. Waiting is on a condition: n
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,11 @@ class Job:
     scores: list[RowScore | None] = field(default_factory=list[RowScore | None])
     taken: int = 0
     unanswered: int = 0
+    asked_at: float = field(default_factory=time.monotonic)
+    """Seconds of `time.monotonic`, as ..."""
+    begun_at: float | None = None
+    """... the time when its first rows were taken and the one when it was finished, once they are past."""
+    finished_at: float | None = None
 
     def __post_init__(self) -> None:
         self.scores = [None] * len(self.rows)
@@ -41,6 +47,11 @@ class Job:
     def wanted(self) -> bool:
         """Whether anyone still waits for what is unanswered."""
         return not self.cancelled and not self.finished
+
+    @property
+    def waits(self) -> bool:
+        """Whether some of its rows have not been taken."""
+        return self.wanted and self.taken < len(self.rows)
 
     @property
     def waiting_tokens(self) -> int:
@@ -65,8 +76,14 @@ class Job:
             self.error = error
             self._finish()
 
+    def begin(self) -> None:
+        """Some of its rows have been taken."""
+        if self.begun_at is None:
+            self.begun_at = time.monotonic()
+
     def _finish(self) -> None:
         self.finished = True
+        self.finished_at = time.monotonic()
         self.done(self)
 
 

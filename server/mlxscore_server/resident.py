@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from mlxscore_client import wire
 from mlxscore_server.errors import MlxscoreError
 from mlxscore_server.row import Row, RowScore
+from mlxscore_server.stats import Stats
 from mlxscore_server.tokens import Encoder
 
 
@@ -59,6 +60,11 @@ class Scorer(Protocol):
     @property
     def overlaps(self) -> bool:
         """Whether a step that was started runs by itself, so that the next can be started meanwhile."""
+        ...
+
+    @property
+    def stats(self) -> Stats:
+        """What it has done. Any thread may read it."""
         ...
 
     def plan(self, rows: Sequence[Row]) -> Window:

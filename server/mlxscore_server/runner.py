@@ -111,6 +111,8 @@ class Runner:
     def _begin(self, entries: Sequence[Entry], *, again: bool = False) -> None:
         self.pulse.beat()
         self._entering = [entry for entry in entries if entry.job.wanted]
+        for entry in self._entering:
+            entry.job.begin()
         if self._entering:  # it stays set where the planning raises, so that nobody is lost
             self._turns.append(Turn(self._scorer, self._entering, again=again))
         self._entering = []

@@ -11,6 +11,7 @@ from mlxscore_server import attention, cpu_kernels
 from mlxscore_server.device import Device
 from mlxscore_server.errors import MlxscoreError
 from mlxscore_server.forward import Forward
+from mlxscore_server.gauges import note_memory
 from mlxscore_server.head import Head
 from mlxscore_server.kept import Kept
 from mlxscore_server.plan import MicroBatch, cut_packed, cut_padded
@@ -93,6 +94,12 @@ class BatchScorer:
         )
         self.stats.planning_seconds += time.perf_counter() - started
         return window
+
+    def start_counting(self) -> None:
+        """Forget what the load has tried out."""
+        self.stats = Stats()
+        mx.reset_peak_memory()
+        note_memory(self.stats, self.kept)
 
     def _cut(self, tree: Tree) -> list[MicroBatch]:
         if self.layout == "packed":

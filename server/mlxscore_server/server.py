@@ -7,17 +7,20 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Generator
+from collections.abc import AsyncGenerator, Generator
 from typing import NoReturn
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from mlxscore_server.bad_http import Protocol
 from mlxscore_server.descriptors import raise_limit
 from mlxscore_server.engine import Engine
 from mlxscore_server.errors import StartupError
+from mlxscore_server.routes.metrics import metrics_app
 from mlxscore_server.settings import Settings
+from mlxscore_server.tracing import Tracing
 
 log = logging.getLogger("mlxscore")
 
@@ -27,12 +30,13 @@ _BACKLOG = 2048
 _KEEP_ALIVE_SECONDS = 75
 # Answers that are ready when the drain ends have this long to reach clients that read slowly.
 _FAREWELL_SECONDS = 5
+_SCRAPE_SECONDS = 1
 
 
 class Server(uvicorn.Server):
     """uvicorn without its own signal handlers, and without its tick ten times a second."""
 
-    def __init__(self, app: FastAPI, settings: Settings) -> None:
+    def __init__(self, app: Starlette, settings: Settings) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -64,7 +68,10 @@ class Server(uvicorn.Server):
 
 def bind(settings: Settings) -> socket.socket:
     """A socket that listens at the address of the settings; raises StartupError where it cannot."""
-    host, port = settings.host, settings.port
+    return _listen(settings.host, settings.port, "--port")
+
+
+def _listen(host: str, port: int, flag: str) -> socket.socket:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         # "localhost" has two addresses; 127.0.0.1 is the one that scripts write out.
@@ -77,7 +84,7 @@ def bind(settings: Settings) -> socket.socket:
             undo.pop_all()
     except (OSError, UnicodeError) as error:  # UnicodeError: not even a possible host name
         reason = getattr(error, "strerror", None) or str(error)
-        raise StartupError(f"cannot listen on {host}:{port}: {reason} (--host, --port)") from error
+        raise StartupError(f"cannot listen on {host}:{port}: {reason} (--host, {flag})") from error
     return listener
 
 
@@ -88,10 +95,22 @@ def serve(app: FastAPI, engine: Engine, settings: Settings) -> int:
     StartupError where the port is taken or the model cannot be loaded.
     """
     raise_limit()
-    return asyncio.run(_serve(app, engine, settings, bind(settings)))
+    with contextlib.ExitStack() as listeners:
+        main = listeners.enter_context(bind(settings))
+        apart = None
+        if settings.metrics_port is not None:
+            apart = _listen(settings.host, settings.metrics_port, "--metrics-port")
+            listeners.enter_context(apart)
+        return asyncio.run(_serve(app, engine, settings, main, apart))
 
 
-async def _serve(app: FastAPI, engine: Engine, settings: Settings, listener: socket.socket) -> int:
+async def _serve(
+    app: FastAPI,
+    engine: Engine,
+    settings: Settings,
+    listener: socket.socket,
+    for_metrics: socket.socket | None,
+) -> int:
     told = asyncio.Event()
     for sign in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(sign, _on_signal, sign, told)
@@ -100,10 +119,33 @@ async def _serve(app: FastAPI, engine: Engine, settings: Settings, listener: soc
     engine.start()
     log.info("listening on %s", _url(listener))
     try:
-        return await _live(engine, settings, told, serving)
+        async with _metrics_apart(app, settings, for_metrics):
+            return await _live(engine, settings, told, serving)
     finally:
         server.leave()
         await _end_both(engine, serving)
+        tracing: Tracing | None = app.state.tracing
+        if tracing is not None:
+            await tracing.close()
+
+
+@contextlib.asynccontextmanager
+async def _metrics_apart(
+    app: FastAPI, settings: Settings, listener: socket.socket | None
+) -> AsyncGenerator[None]:
+    """The server of --metrics-port, if there is one."""
+    if listener is None:
+        yield
+        return
+    server = Server(metrics_app(app.state.metrics), settings)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    log.info("metrics at %s/metrics", _url(listener))
+    try:
+        yield
+    finally:
+        server.leave()
+        # A scraper that reads slowly must not hold up the end.
+        await asyncio.wait({serving}, timeout=_SCRAPE_SECONDS)
 
 
 async def _live(

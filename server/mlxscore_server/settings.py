@@ -16,6 +16,7 @@ LayoutChoice = Literal["auto", "packed", "left-padded"]
 CpuKernels = Literal["numpy", "mlx"]
 Dequantize = Literal["auto", "always", "never"]
 LogLevel = Literal["debug", "info", "warning", "error"]
+LogFormat = Literal["text", "json"]
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -152,3 +153,12 @@ class Settings(BaseSettings):
         "ends with exit code 1; more where micro-batches take long; 0: never.",
     )
     log_level: LogLevel = Field(default="info", description="How much to log.")
+    log_format: LogFormat = Field(
+        default="text",
+        description="How lines of the log look: for people, or one JSON object each.",
+    )
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] | None = Field(
+        default=None,
+        description="Port for GET /metrics alone, at --host, open to all who reach it; 0 takes a free one "
+        "and logs it; default: /metrics is served with all else.",
+    )

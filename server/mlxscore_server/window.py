@@ -10,6 +10,7 @@ from mlxscore_server.answers import Answers
 from mlxscore_server.arrays import to_mlx
 from mlxscore_server.errors import MlxscoreError
 from mlxscore_server.forward import Forward
+from mlxscore_server.gauges import note_memory
 from mlxscore_server.kept import Kept
 from mlxscore_server.logits import Reading
 from mlxscore_server.packed import LayerRows
@@ -130,6 +131,7 @@ class Window:
             for path in self._all_paths():
                 self._kept.forget(path)
         self._kept.shrink()
+        note_memory(self._stats, self._kept)
 
     def _all_paths(self) -> Iterator[Path]:
         yield from self._paths.values()
@@ -140,11 +142,16 @@ class Window:
         stats, batch, tokens = self._stats, self._steps[step], self.tokens_of(step)
         if not step:
             stats.windows += 1
-            stats.flat_tokens += sum(row.num_inputs for row in self._rows)
+            flat = sum(row.num_inputs for row in self._rows)
+            stats.flat_tokens += flat
             stats.cached_tokens += sum(self.cached)
+            stats.cached_rows += sum(map(bool, self.cached))
+            stats.window_rows.note(len(self._rows))
+            stats.window_tokens.note(flat)
         if batch is not None:
             stats.micro_batches += 1
             stats.computed_tokens += tokens
+            stats.micro_batch_tokens.note(tokens)
             whole = None if batch.length is None else batch.length * (batch.last - batch.first)
             stats.padded_tokens += whole or tokens
 

@@ -21,6 +21,7 @@ from mlxscore_server.errors import (
 from mlxscore_server.resident import Loaded
 from mlxscore_server.row import Row
 from mlxscore_server.settings import Settings
+from mlxscore_server.timing import stage
 
 # What any request for scores may end in, for the documentation.
 SCORING_ERRORS: tuple[type[MlxscoreError], ...] = (
@@ -71,7 +72,8 @@ async def run(request: Request, prepare: Prepare) -> Response:
     settings: Settings = request.app.state.settings
     # No rows: 503 while loading, draining or after the end, before any of the body is read.
     await engine.score([])
-    body = await read_json(request, settings.max_request_bytes)
+    with stage("read"):
+        body = await read_json(request, settings.max_request_bytes)
     content = await while_connected(request, _answer(engine, settings, body, prepare))
     return Response(content, media_type="application/json")
 
@@ -87,7 +89,8 @@ def _rows(
 
 
 async def _answer(engine: Engine, settings: Settings, body: bytearray, prepare: Prepare) -> bytes:
-    prepared, rows = await engine.encode(_rows, prepare, body, engine.loaded, settings)
+    with stage("tokenise"):
+        prepared, rows = await engine.encode(_rows, prepare, body, engine.loaded, settings)
     try:
         scored = await engine.score(rows)
     except ScoringFailed as error:
@@ -95,6 +98,7 @@ async def _answer(engine: Engine, settings: Settings, body: bytearray, prepare: 
         if error.row is not None:
             error.param = prepared.param(error.row)
         raise
-    if prepared.numbers < _SMALL_ANSWER:
-        return prepared.to_json(scored)
-    return await engine.encode(prepared.to_json, scored)
+    with stage("respond"):
+        if prepared.numbers < _SMALL_ANSWER:
+            return prepared.to_json(scored)
+        return await engine.encode(prepared.to_json, scored)

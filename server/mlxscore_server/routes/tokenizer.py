@@ -23,6 +23,7 @@ from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.documented import body, documented
 from mlxscore_server.routes.models import check_name
 from mlxscore_server.settings import Settings
+from mlxscore_server.timing import stage
 
 router = APIRouter()
 
@@ -71,9 +72,11 @@ async def _run(request: Request, answer: Callable[[bytearray, Loaded], bytes]) -
     engine: Engine = request.app.state.engine
     settings: Settings = request.app.state.settings
     loaded = engine.loaded  # 503 while loading, before any of the body is read
-    raw = await read_json(request, settings.max_request_bytes)
+    with stage("read"):
+        raw = await read_json(request, settings.max_request_bytes)
     work = engine.encode(answer, raw, loaded, short=len(raw) <= _SHORT_BYTES)
-    content = await while_connected(request, work)
+    with stage("tokenise"):
+        content = await while_connected(request, work)
     return Response(content, media_type="application/json")
 
 
