@@ -168,7 +168,7 @@ async def running(*, tokenizer: Any = None, **settings: Any) -> AsyncGenerator[R
         await engine.ready()
         # Our own handlers must answer for everything: nothing may reach the transport.
         transport = httpx.ASGITransport(app, raise_app_exceptions=True)
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             yield Running(client, engine, scorer, app, chosen)
     finally:
         scorer.gate.set()

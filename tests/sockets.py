@@ -24,7 +24,7 @@ class Wire:
         self.reader, self.writer = reader, writer
 
     async def send(self, head: str, body: bytes = b"") -> None:
-        lines = ["Host: test", "Content-Type: application/json", *head.splitlines()[1:]]
+        lines = ["Host: localhost", "Content-Type: application/json", *head.splitlines()[1:]]
         request = "\r\n".join([head.splitlines()[0], *lines, "", ""]).encode() + body
         self.writer.write(request)
         await self.writer.drain()

@@ -45,7 +45,9 @@ def ask(folder: Path, use: Callable[[Post], Awaitable[None]]) -> None:
         try:
             await engine.ready()
             transport = httpx.ASGITransport(create_app(engine, settings))
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://localhost"
+            ) as client:
 
                 async def post(path: str, **body: Any) -> Any:
                     response = await client.post(path, json=body)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import re
 import threading
 
@@ -252,7 +253,7 @@ def test_while_loading_and_draining_and_after_the_end() -> None:
         engine = Engine(settings, load)
         engine.start()
         transport = httpx.ASGITransport(create_app(engine, settings))
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
 
             async def refused(state: str, code: str) -> httpx.Response:
                 health = await client.get("/health")
@@ -333,12 +334,13 @@ def test_a_batch_that_fails_says_nothing_of_the_inside() -> None:
     with_app(use)
 
 
+@pytest.mark.parametrize("asked", [False, True])
 def test_a_fault_of_ours_is_a_500_with_its_traceback_in_the_log_only(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, asked: bool
 ) -> None:
     async def use(app: Running) -> None:
         def broken(*_: object, **__: object) -> None:
-            raise ZeroDivisionError("secret internals")
+            raise ZeroDivisionError(f"secret {'internals'}")
 
         monkeypatch.setattr(app.engine.loaded.encoder, "encode_texts", broken)
         response = await app.client.post(
@@ -351,10 +353,13 @@ def test_a_fault_of_ours_is_a_500_with_its_traceback_in_the_log_only(
         assert "secret" not in response.text
         assert response.headers["x-request-id"] == "find-me"
 
-    with_app(use)
-    (record,) = [r for r in caplog.records if r.exc_info]
+    with_app(use, log_request_text=asked)
+    (record,) = [r for r in caplog.records if r.levelno >= logging.ERROR]
     assert "find-me" in record.getMessage()
+    assert "in broken" in record.getMessage()
     assert "ZeroDivisionError" in caplog.text
+    # What an error says may quote a request.
+    assert ("secret internals" in caplog.text) == asked
 
 
 def test_the_threads_death_answers_who_waits() -> None:

@@ -172,7 +172,7 @@ def test_before_the_model_is_there_and_after_it_has_gone() -> None:
         settings = Settings()
         engine = Engine(settings, load)
         transport = httpx.ASGITransport(create_app(engine, settings))
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             found = await scrape(client)
             assert found['mlxscore_state{state="loading"}'] == 1
             assert found["mlxscore_computed_tokens_total"] == 0

@@ -21,7 +21,9 @@ def requests(*texts: str, head: str = "") -> bytes:
     sent = b""
     for text in texts:
         body = json.dumps({"items": [{"context": "a", "continuation": text}]}).encode()
-        lines = f"POST /score HTTP/1.1\r\nHost: test\r\n{head}Content-Length: {len(body)}\r\n\r\n"
+        lines = (
+            f"POST /score HTTP/1.1\r\nHost: localhost\r\n{head}Content-Length: {len(body)}\r\n\r\n"
+        )
         sent += lines.encode() + body
     return sent
 
@@ -79,12 +81,12 @@ HALVES = [
     b"",
     b"G",
     b"POST /score HTTP/1.1\r\n",
-    b"POST /score HTTP/1.1\r\nHost: test\r\nContent-Le",
-    b"POST /score HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\n",
-    b'POST /score HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\n{"items":',
-    b"POST /score HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n",
-    b"POST /score HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",
-    b"POST /score HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\nfffffff",
+    b"POST /score HTTP/1.1\r\nHost: localhost\r\nContent-Le",
+    b"POST /score HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n",
+    b'POST /score HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"items":',
+    b"POST /score HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
+    b"POST /score HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",
+    b"POST /score HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nfffffff",
 ]
 
 
@@ -123,7 +125,7 @@ def test_pipelined_requests_are_answered_in_their_order(caplog: pytest.LogCaptur
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
         b'{"items": []}\r\n\r\n',
         b"POST /score HTTP/1.1\r\n\r\n",
-        b"POST /score HTTP/1.1\r\nHost: test\r\nContent-Length: x\r\n\r\n",
+        b"POST /score HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
     ],
 )
 def test_rubbish_after_good_requests(caplog: pytest.LogCaptureFixture, rubbish: bytes) -> None:
@@ -182,7 +184,7 @@ def test_a_length_that_is_too_long_takes_the_next_request_for_its_body(
 def test_a_megabyte_of_headers(caplog: pytest.LogCaptureFixture, headers: bytes) -> None:
     async def attack(served: Served) -> None:
         wire = await served.connect()
-        wire.writer.write(b"GET /health HTTP/1.1\r\nHost: test\r\n" + headers + b"\r\n\r\n")
+        wire.writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + headers + b"\r\n\r\n")
         # It may be refused before all of it is sent; then the sender may meet a reset instead.
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             answer = await wire.answer()
@@ -198,7 +200,7 @@ def large() -> bytes:
     """A request whose answer has many megabytes."""
     item = {"context": "a", "continuation": "b" * 900}
     body = json.dumps({"items": [item] * 20, "top_logprobs": 20}).encode()
-    head = f"POST /score HTTP/1.1\r\nHost: test\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /score HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

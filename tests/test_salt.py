@@ -58,7 +58,7 @@ def test_a_salt_is_a_text_that_is_not_empty(path: str, salt: object) -> None:
 def test_the_client_sends_it() -> None:
     async def use(app: Running) -> None:
         transport = httpx.ASGITransport(app.app)
-        async with AsyncClient("http://test", transport=transport) as client:
+        async with AsyncClient("http://localhost", transport=transport) as client:
             await client.score("ab", ["c"], cache_salt="one")
             await client.score_items([{"context": "ab", "continuation": "d"}], cache_salt="two")
         assert [b.rows[0].salt for b in app.scorer.batches] == [b"one", b"two"]

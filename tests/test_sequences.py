@@ -299,7 +299,7 @@ def test_health_answers_with_a_slash_too() -> None:
         engine = Engine(settings, load)
         engine.start()
         transport = httpx.ASGITransport(create_app(engine, settings))
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             try:
                 response = await client.get("/health/")
                 assert (response.status_code, response.json()) == (503, {"status": "loading"})

@@ -349,7 +349,7 @@ def test_while_the_model_loads() -> None:
         engine = Engine(settings, load)
         engine.start()
         transport = httpx.ASGITransport(create_app(engine, settings))
-        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             try:
                 for response in (
                     await client.post("/tokenize", content=b"[not even read"),

@@ -49,7 +49,8 @@ class Base(Generic[TransportT]):
             if value < least:
                 raise InvalidRequestError(f"{name} must be at least {least}", param=name)
         self.base_url = address.base_url(base_url)
-        self._headers = address.headers(api_key, headers)
+        # httpx's kind does not show the key.
+        self._headers = httpx.Headers(address.headers(api_key, headers))
         self._timeout = httpx.Timeout(timeout)
         self._retry = Retry(max_retries)
         self._limits = Limits(max_items_per_request, max_bytes_per_request)

@@ -7,13 +7,17 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route
 
 from mlxscore_client import wire
 from mlxscore_server import __version__
+from mlxscore_server.access import OPEN_PATHS, Access
 from mlxscore_server.engine import Engine
 from mlxscore_server.envelope import Envelope, envelope, respond
 from mlxscore_server.errors import MlxscoreError
+from mlxscore_server.hosts import AllowedHosts, check_origins
+from mlxscore_server.keys import Keys
 from mlxscore_server.metrics import Metrics
 from mlxscore_server.observed import Observed
 from mlxscore_server.routes import (
@@ -30,6 +34,7 @@ from mlxscore_server.routes import (
     tokenizer_info,
     version,
 )
+from mlxscore_server.routes.documented import declare_keys
 from mlxscore_server.settings import Settings
 from mlxscore_server.tracing import Tracing
 
@@ -63,6 +68,8 @@ class _App(FastAPI):
                 ref_template="#/components/schemas/{model}",
             )
             made["components"]["schemas"].update(request["$defs"])
+            if self.state.keys:
+                declare_keys(made, OPEN_PATHS)
         return super().openapi()
 
 
@@ -90,8 +97,27 @@ def create_app(engine: Engine, settings: Settings, tracing: Tracing | None = Non
     for module in modules:
         routes += _routes(module.router.routes)
         app.include_router(module.router)
-    app.add_middleware(Envelope, max_request_bytes=settings.max_request_bytes)
-    # The last is the outermost: nothing is answered that it does not see.
+    app.state.keys = Keys.read(
+        [key.get_secret_value() for key in settings.api_key], settings.api_key_file
+    )
+    hosts = AllowedHosts(settings.allowed_hosts, settings.host)
+    # From the innermost to the outermost. A browser asks for leave to send a key without sending it.
+    app.add_middleware(Access, keys=app.state.keys, hosts=hosts)
+    if settings.cors_origins:
+        check_origins(settings.cors_origins)
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After", "Server-Timing", "X-Request-Id"],
+        )
+    app.add_middleware(
+        Envelope,
+        max_request_bytes=settings.max_request_bytes,
+        log_request_text=settings.log_request_text,
+    )
+    # Nothing is answered that it does not see.
     app.add_middleware(Observed, routes=routes, metrics=app.state.metrics, tracing=tracing)
     app.add_exception_handler(MlxscoreError, _own_error)
     app.add_exception_handler(HTTPException, _http_error)

@@ -48,6 +48,9 @@ async def read_json(request: Request, max_bytes: int) -> bytearray:
 
 def _check_headers(request: Request) -> None:
     given = request.headers.get("content-type")
+    if given is None and "origin" in request.headers:
+        # A page of any site may send this without being asked for leave, and JSON it may not.
+        raise WrongContentType("a page's request must state Content-Type: application/json")
     kind = "application/json" if given is None else given.partition(";")[0].strip().lower()
     if kind != "application/json" and not (
         kind.startswith("application/") and kind.endswith("+json")
@@ -81,7 +84,9 @@ def parse(kind: type[M], body: bytes | bytearray) -> M:
 def _note_ignored(kind: type[BaseModel], extra: Mapping[str, object]) -> None:
     """Name each field that is not known in the log, the first time it comes."""
     for name in extra:
-        noted = f"{kind.__name__} {name[:_MAX_QUOTED]!r}"
+        # Anything else may be text that went astray, which the log is not to hold.
+        named = name if name.isidentifier() and len(name) <= _MAX_QUOTED else "(no plain name)"
+        noted = f"{kind.__name__} {named!r}"
         # A bound, since anybody can make up names.
         if noted not in _noted and len(_noted) < _MAX_NOTED:
             _noted.add(noted)

@@ -10,10 +10,10 @@ from mlxscore_server.errors import StartupError
 from mlxscore_server.settings import Settings
 
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
 _FILES = [
     "*.json",
     "model*.safetensors",
-    "*.py",
     "tokenizer.model",
     "*.tiktoken",
     "*.txt",
@@ -44,7 +44,14 @@ def find_checkpoint(settings: Settings) -> tuple[Path, str]:
         raise StartupError(
             f"--model {settings.model}: no such folder (a hub id has the form organisation/name)"
         )
-    return _complete(_download(settings.model, settings.revision)), settings.model
+    wanted = [*_FILES, "*.py"] if settings.trust_remote_code else _FILES
+    return _complete(_download(settings.model, settings.revision, wanted)), settings.model
+
+
+def commit_of(folder: Path) -> str | None:
+    """The commit that a folder in the hub's cache is of; None for any other folder."""
+    is_snapshot = folder.parent.name == "snapshots" and _COMMIT.fullmatch(folder.name)
+    return folder.name if is_snapshot else None
 
 
 def find_adapter(path: Path | None) -> str | None:
@@ -100,14 +107,14 @@ def _check_weights(file: Path, name: str) -> None:
         ) from error
 
 
-def _download(hub_id: str, revision: str | None) -> Path:
+def _download(hub_id: str, revision: str | None, wanted: list[str]) -> Path:
     # Read at import: without bounds a machine with no network waits for minutes.
     os.environ.setdefault("HF_HUB_ETAG_TIMEOUT", "10")
     os.environ.setdefault("HF_HUB_DOWNLOAD_TIMEOUT", "30")
     from huggingface_hub import snapshot_download  # pyright: ignore[reportUnknownVariableType]
 
     try:
-        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=_FILES))
+        return Path(snapshot_download(hub_id, revision=revision, allow_patterns=wanted))
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
         why = lines[0] if lines else type(error).__name__

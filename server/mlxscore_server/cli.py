@@ -5,6 +5,7 @@ What the base install lacks is imported inside functions only, so that it can be
 
 import argparse
 import contextlib
+import itertools
 import logging
 import os
 import sys
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _NAME = "mlxscore-server"
 _PRINT_DEFAULT_MODEL = "--print-default-model"
+_LOCKS = ("--api-key", "--api-key-file")
 
 
 class _Missing(Exception):
@@ -137,12 +139,23 @@ def _settings(argv: list[str]) -> "Settings":
     source = CliSettingsSource[argparse.ArgumentParser](
         Settings, root_parser=parser, cli_hide_none_type=True
     )
+    _check_locks(argv)
     try:
         return CliApp.run(Settings, cli_args=argv, cli_settings_source=source)
     except ValidationError as error:
         raise StartupError("\n".join(_bad_values(error, argv))) from None
     except SettingsError as error:
         raise StartupError(str(error)) from None
+
+
+def _check_locks(argv: list[str]) -> None:
+    """Refuse empty keys. Taken for unset, as what is empty is, they would open to all what somebody meant
+    to close."""
+    for flag in _LOCKS:
+        variable = "MLXSCORE_" + flag.lstrip("-").replace("-", "_").upper()
+        given = f"{flag}=" in argv or (flag, "") in itertools.pairwise(argv)
+        if given or os.environ.get(variable) == "":
+            raise StartupError(f"{flag if given else variable} is empty: give one, or leave it out")
 
 
 def _bad_values(error: "ValidationError", argv: list[str]) -> Generator[str]:
@@ -153,7 +166,9 @@ def _bad_values(error: "ValidationError", argv: list[str]) -> Generator[str]:
         given = any(part.partition("=")[0] == flag for part in argv)
         from_env = not given and variable in map(str.upper, os.environ)
         what = found["msg"].removeprefix("Input ")
-        yield f"{variable if from_env else flag} {what}, not {found['input']!r}"
+        # A key is never shown, whatever is wrong with it.
+        got = "" if name.startswith("api_key") else f", not {found['input']!r}"
+        yield f"{variable if from_env else flag} {what}{got}"
 
 
 def _set_up_logging(level: str, form: str = "text") -> None:

@@ -18,7 +18,7 @@ class Texts:
     """The distinct inputs of rows, sorted so that those with a prefix in common are neighbours."""
 
     flat: Ids
-    """All of them, one after the other, each behind its salt (if any row has one)."""
+    """All of them, one after the other, each behind its salt (if they have several)."""
     firsts: Int64s
     """Where in `flat` each one's tokens begin."""
     lengths: Int64s
@@ -32,7 +32,7 @@ class Texts:
         salts = {row.salt for row in rows}
         word = np.dtype(np.int32).itemsize
         salt_words = 0
-        if salts != {b""}:
+        if len(salts) > 1:
             # Of one length for all, as if each row began with the same number of further tokens.
             digests = {salt: blake2b(salt, digest_size=4 * word).digest() for salt in salts}
             keys = [digests[row.salt] + key for row, key in zip(rows, keys, strict=True)]

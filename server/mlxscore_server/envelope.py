@@ -4,6 +4,7 @@ import asyncio
 import logging
 import math
 import re
+import traceback
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
@@ -32,6 +33,8 @@ def respond(error: MlxscoreError) -> Response:
     headers: dict[str, str] = {}
     if error.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
+    if error.challenge is not None:
+        headers["WWW-Authenticate"] = error.challenge
     body = wire.ErrorBody(
         message=error.message, type=error.type, param=error.param, code=error.code
     )
@@ -48,9 +51,12 @@ class Envelope:
     """ASGI middleware around all the rest: the request's id, what nothing inside has caught, and an
     end to bodies that nobody reads."""
 
-    def __init__(self, app: ASGIApp, max_request_bytes: int) -> None:
+    def __init__(
+        self, app: ASGIApp, max_request_bytes: int, *, log_request_text: bool = False
+    ) -> None:
         self._app = app
         self._max_request_bytes = max_request_bytes
+        self._log_request_text = log_request_text
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -94,10 +100,11 @@ class Envelope:
             if not started:
                 stopping = EngineStopped("the server is shutting down")
                 await respond(stopping)(scope, receive, signed)
-        except Exception:
-            log.exception("%s: %s %s failed", request_id, scope["method"], scope["path"])
-            if started:  # half an answer is out: the connection must break
-                raise
+        except Exception as error:
+            where = trace(error, with_messages=self._log_request_text)
+            log.error("%s: %s %r failed\n%s", request_id, scope["method"], scope["path"], where)
+            if started:  # the connection must break; uvicorn logs whatever it is given
+                raise _HalfAnswer("half an answer is out") from None
             await _internal_error()(scope, receive, signed)
 
     def _is_endless(self, scope: Scope) -> bool:
@@ -116,6 +123,23 @@ async def _linger(receive: Receive) -> None:
                 message = await receive()
                 more = message.get("more_body", False)
                 left -= len(message.get("body", b""))
+
+
+class _HalfAnswer(Exception):
+    """An answer that has begun cannot be ended well."""
+
+
+def trace(error: BaseException, *, with_messages: bool) -> str:
+    """Where an error was raised, and what it came from. Messages may quote the request."""
+    if with_messages:
+        return "".join(traceback.format_exception(error)).rstrip()
+    kind = type(error)
+    lines = ["Traceback (most recent call last):\n", *traceback.format_tb(error.__traceback__)]
+    lines.append(f"{kind.__module__}.{kind.__qualname__} (--log-request-text shows what it says)")
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if before is not None:
+        lines.insert(0, f"{trace(before, with_messages=False)}\n\nand from that:\n\n")
+    return "".join(lines)
 
 
 def _internal_error() -> Response:

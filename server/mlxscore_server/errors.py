@@ -2,9 +2,11 @@
 
 MlxscoreError
 ├── InvalidRequest        400  invalid_request_error
+├── InvalidApiKey         401  authentication_error
 ├── ModelNotFound         404  not_found_error
 ├── BodyTooLarge          413  invalid_request_error
 ├── WrongContentType      415  invalid_request_error
+├── HostNotAllowed        421  invalid_request_error
 ├── QueueFull             429  overloaded_error        (retry_after)
 ├── NotReady              503  unavailable_error       (retry_after)
 ├── EngineStopped         503  unavailable_error
@@ -26,6 +28,8 @@ class MlxscoreError(Exception):
     type: ClassVar[str] = "server_error"
     code: str | None = None
     retry_after: float | None = None  # seconds
+    challenge: str | None = None
+    """How to say who one is (WWW-Authenticate)."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -39,6 +43,13 @@ class InvalidRequest(MlxscoreError):
     status = 400
     type = "invalid_request_error"
     code = "invalid_value"
+
+
+class InvalidApiKey(MlxscoreError):
+    status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+    challenge = "Bearer"
 
 
 class ModelNotFound(MlxscoreError):
@@ -57,6 +68,14 @@ class WrongContentType(MlxscoreError):
     status = 415
     type = "invalid_request_error"
     code = "unsupported_media_type"
+
+
+class HostNotAllowed(MlxscoreError):
+    """Asked for by a name that is not this server's: maybe a page that rebinds its own."""
+
+    status = 421
+    type = "invalid_request_error"
+    code = "host_not_allowed"
 
 
 class QueueFull(MlxscoreError):

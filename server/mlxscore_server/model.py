@@ -16,7 +16,7 @@ from mlx_lm.tuner.utils import load_adapters
 from mlxscore_client import wire
 from mlxscore_server.arrays import dtype_name, parameters
 from mlxscore_server.check import self_check
-from mlxscore_server.checkpoint import find_adapter, find_checkpoint
+from mlxscore_server.checkpoint import commit_of, find_adapter, find_checkpoint
 from mlxscore_server.dequantize import unpack
 from mlxscore_server.device import Device, current
 from mlxscore_server.errors import StartupError
@@ -52,9 +52,12 @@ def _load(settings: Settings) -> Loaded:
         log.info("no --model given: using %s, a small demo model", name)
     device = current(settings.cpu_kernels)
     _prepare(device)
-    model, tokenizer, config = _read(folder, adapter)
+    model, tokenizer, config = _read(folder, adapter, trusted=settings.trust_remote_code)
     dtype = _set_dtype(model, settings, device)
-    loaded = make_ready(model, tokenizer, config, settings, device=device, name=name, dtype=dtype)
+    commit = commit_of(folder)
+    loaded = make_ready(
+        model, tokenizer, config, settings, device=device, name=name, dtype=dtype, commit=commit
+    )
     log.info(
         "%s loaded in %.1f s: %s on %s, %s rows, fingerprint %s",
         loaded.card.id,
@@ -76,6 +79,7 @@ def make_ready(
     device: Device,
     name: str,
     dtype: str,
+    commit: str | None = None,
 ) -> Loaded:
     """Split the head, run the self-check, take the fingerprint: everything after the weights are read."""
     scorer = BatchScorer(
@@ -114,6 +118,7 @@ def make_ready(
         id=settings.served_model_name or name,
         created=int(time.time()),
         root=name,
+        revision=commit,
         max_model_len=max_model_len,
         dtype=dtype,
         head_dtype=head_dtype,
@@ -153,12 +158,26 @@ def _prepare(device: Device) -> None:
         mx.set_wired_limit(int(mx.device_info()["max_recommended_working_set_size"]))
 
 
-def _read(folder: Path, adapter: str | None) -> tuple[nn.Module, Any, dict[str, Any]]:
+def _read(
+    folder: Path, adapter: str | None, *, trusted: bool
+) -> tuple[nn.Module, Any, dict[str, Any]]:
     try:
         # Lazy: the type is set before the weights are read, so they are in memory only once.
-        loaded = mlx_lm.load(str(folder), lazy=True, return_config=True)
+        loaded = mlx_lm.load(
+            str(folder),
+            # Said to both: transformers, unless it is told, asks whoever sits at the terminal.
+            tokenizer_config={"trust_remote_code": trusted},
+            lazy=True,
+            return_config=True,
+            trust_remote_code=trusted,
+        )
         model, tokenizer, config = loaded  # pyright: ignore[reportAssignmentType]
     except Exception as error:
+        if not trusted and isinstance(error, ValueError) and "trust_remote_code" in str(error):
+            raise StartupError(
+                f"--model {folder} brings Python code that must run to load it; --trust-remote-code lets "
+                "it, if you trust whoever made the model"
+            ) from error
         raise StartupError(f"--model {folder} cannot be loaded: {_reason(error)}") from error
     if adapter is not None:
         try:

@@ -18,6 +18,7 @@ from mlxscore_server.bad_http import Protocol
 from mlxscore_server.descriptors import raise_limit
 from mlxscore_server.engine import Engine
 from mlxscore_server.errors import StartupError
+from mlxscore_server.hosts import is_loopback
 from mlxscore_server.routes.metrics import metrics_app
 from mlxscore_server.settings import Settings
 from mlxscore_server.tracing import Tracing
@@ -42,7 +43,7 @@ class Server(uvicorn.Server):
                 app,
                 http=Protocol,
                 log_config=None,
-                access_log=settings.log_level == "debug",
+                access_log=False,  # it would write whatever stands behind a question mark
                 lifespan="off",  # the engine's life is the process's, not the application's
                 ws="none",
                 server_header=False,
@@ -118,6 +119,11 @@ async def _serve(
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     engine.start()
     log.info("listening on %s", _url(listener))
+    if not app.state.keys and not is_loopback(listener.getsockname()[0]):
+        log.warning(
+            "whoever reaches %s can use it: --api-key or --api-key-file asks for a key",
+            _url(listener),
+        )
     try:
         async with _metrics_apart(app, settings, for_metrics):
             return await _live(engine, settings, told, serving)

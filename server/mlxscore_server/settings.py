@@ -1,12 +1,12 @@
 """Every knob, one default each: flag = environment variable = field."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import platformdirs
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_core import PydanticCustomError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from mlxscore_server.question import read_template
 
@@ -19,6 +19,15 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 
 Positive = Annotated[int, Field(ge=1)]
+
+
+def _split(value: Any) -> Any:
+    """What comes several times on the command line arrives as one text, as from the environment."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+Names = Annotated[list[str], NoDecode, BeforeValidator(_split)]
+Secrets = Annotated[list[SecretStr], NoDecode, BeforeValidator(_split)]
 
 
 def _template(value: str) -> str:
@@ -54,6 +63,9 @@ class Settings(BaseSettings):
         "SmolLM2-135M-Instruct, a small demo model fetched from the Python package index.",
     )
     revision: str | None = Field(default=None, description="Branch, tag or commit of a hub model.")
+    trust_remote_code: bool = Field(
+        default=False, description="Run Python files that come with the model."
+    )
     adapter_path: Path | None = Field(default=None, description="Folder of a LoRA adapter.")
     served_model_name: str | None = Field(
         default=None, description="Name in /v1/models and in requests; default: the model's own."
@@ -129,6 +141,30 @@ class Settings(BaseSettings):
         default=64 * 2**20, description="Largest request body in bytes."
     )
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    api_key: Secrets = Field(
+        default_factory=list[SecretStr],
+        description="Key that requests must show; may be given several times (in the environment: with "
+        "commas between them). Other users of this machine can read flags; files they cannot.",
+    )
+    api_key_file: Path | None = Field(
+        default=None,
+        description="Keys as lines NAME:sha256:HEX, # begins a comment: what is kept is no key.",
+    )
+    share_prefix_cache_across_keys: bool = Field(
+        default=False,
+        description="Let requests of one API key use prefixes kept for another; times of answers then "
+        "tell what others have scored.",
+    )
+    allowed_hosts: Names | None = Field(
+        default=None,
+        description="Names that requests may ask for this server by (Host header), such as "
+        "score.example.com or *.example.com; loopback names always may. Default: any, and none but those "
+        "where --host is a loopback address.",
+    )
+    cors_origins: Names = Field(
+        default_factory=list[str],
+        description="Origins whose pages may read answers, such as https://app.example.com, or *.",
+    )
     port: Annotated[int, Field(ge=0, le=65535)] = Field(
         default=8000, description="Port to listen on; 0 takes a free one and logs it."
     )
@@ -161,4 +197,9 @@ class Settings(BaseSettings):
         default=None,
         description="Port for GET /metrics alone, at --host, open to all who reach it; 0 takes a free one "
         "and logs it; default: /metrics is served with all else.",
+    )
+    log_request_text: bool = Field(
+        default=False,
+        description="Let the log hold what errors that nobody foresaw say: parts of requests may stand in "
+        "it. Without it no log level holds any.",
     )

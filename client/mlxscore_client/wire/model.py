@@ -39,6 +39,10 @@ class ModelCard(Answer):
     created: int
     owned_by: str = "mlxscore"
     root: str = Field(description="What was loaded: a folder's name or a hub id.")
+    revision: str | None = Field(
+        default=None,
+        description="The commit that was loaded from the hub; null for a local folder.",
+    )
     max_model_len: int | None = Field(
         description="Longest row in tokens; null: the model states none."
     )

@@ -1,15 +1,17 @@
 """What an endpoint may answer, for /openapi.json."""
 
+from collections.abc import Container
 from http import HTTPStatus
 from typing import Any
 
 from pydantic import BaseModel
 
 from mlxscore_client import wire
-from mlxscore_server.errors import MlxscoreError
+from mlxscore_server.errors import InvalidApiKey, MlxscoreError
 
 _DESCRIPTIONS = {
     400: "A field is wrong; `param` names it.",
+    401: "The API key is missing or not known.",
     404: "This server has another model.",
     413: "The body is larger than --max-request-bytes.",
     415: "The body is not said to be plain JSON.",
@@ -39,6 +41,25 @@ def body(kind: type[BaseModel]) -> dict[str, Any]:
     return {
         "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}}
     }
+
+
+def declare_keys(document: dict[str, Any], open_paths: Container[str]) -> None:
+    """Add to an OpenAPI document that all but `open_paths` need a key."""
+    document["components"]["securitySchemes"] = {
+        "bearer": {"type": "http", "scheme": "bearer", "description": "An API key."},
+        "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
+    }
+    refused = documented(None, InvalidApiKey)[401] | {
+        "headers": {"WWW-Authenticate": {"schema": {"type": "string"}}}
+    }
+    refused.pop("model")
+    schema = {"$ref": "#/components/schemas/ErrorResponse"}
+    refused["content"]["application/json"]["schema"] = schema
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            operation["security"] = [] if path in open_paths else [{"bearer": []}, {"header": []}]
+            if path not in open_paths:
+                operation["responses"]["401"] = refused
 
 
 def _json(example: object) -> dict[str, Any]:

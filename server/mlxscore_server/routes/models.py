@@ -17,6 +17,7 @@ _EXAMPLE: dict[str, Any] = {
     "created": 1767225600,
     "owned_by": "mlxscore",
     "root": "SmolLM2-135M-Instruct",
+    "revision": None,
     "max_model_len": 8192,
     "dtype": "float32",
     "head_dtype": "float32",

@@ -74,23 +74,31 @@ async def run(request: Request, prepare: Prepare) -> Response:
     await engine.score([])
     with stage("read"):
         body = await read_json(request, settings.max_request_bytes)
-    content = await while_connected(request, _answer(engine, settings, body, prepare))
+    tenant = None if settings.share_prefix_cache_across_keys else request.state.tenant
+    content = await while_connected(request, _answer(engine, settings, body, prepare, tenant))
     return Response(content, media_type="application/json")
 
 
 def _rows(
-    prepare: Prepare, body: bytearray, loaded: Loaded, settings: Settings
+    prepare: Prepare, body: bytearray, loaded: Loaded, settings: Settings, tenant: str | None
 ) -> tuple[Prepared, Sequence[Row]]:
-    """A request that has been understood, and its rows under its salt. Off the event loop, as `Prepare`."""
-    prepared, salt = prepare(body, loaded, settings)
-    if salt is None:
-        return prepared, prepared.rows
-    return prepared, [replace(row, salt=salt.encode()) for row in prepared.rows]
+    """A request that has been understood, and its rows under their salt. Off the event loop, as `Prepare`."""
+    prepared, given = prepare(body, loaded, settings)
+    salt = _salt(tenant, given)
+    return prepared, [replace(row, salt=salt) for row in prepared.rows] if salt else prepared.rows
 
 
-async def _answer(engine: Engine, settings: Settings, body: bytearray, prepare: Prepare) -> bytes:
+def _salt(tenant: str | None, given: str | None) -> bytes:
+    """What rows share prefixes by: whose API key it was, and what the request says."""
+    # No name of a key holds a zero byte: one key's salt is never another's.
+    return (f"{tenant}\0" if tenant is not None else "").encode() + (given or "").encode()
+
+
+async def _answer(
+    engine: Engine, settings: Settings, body: bytearray, prepare: Prepare, tenant: str | None
+) -> bytes:
     with stage("tokenise"):
-        prepared, rows = await engine.encode(_rows, prepare, body, engine.loaded, settings)
+        prepared, rows = await engine.encode(_rows, prepare, body, engine.loaded, settings, tenant)
     try:
         scored = await engine.score(rows)
     except ScoringFailed as error:
