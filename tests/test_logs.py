@@ -133,7 +133,9 @@ def test_the_tenant_where_a_key_has_one() -> None:
 
         transport = httpx.ASGITransport(keyed)
         with logged(JsonFormatter()) as out:
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://localhost"
+            ) as client:
                 await client.get("/version")
         assert requests(out)[0]["tenant"] == "key-7"
 

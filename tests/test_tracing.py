@@ -41,7 +41,9 @@ def traced(use: Callable[[httpx.AsyncClient], Awaitable[object]]) -> tuple[Reada
         try:
             await engine.ready()
             transport = httpx.ASGITransport(app)
-            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://localhost"
+            ) as client:
                 await use(client)
         finally:
             await engine.close()
