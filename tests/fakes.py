@@ -100,10 +100,14 @@ class ByteScorer:
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
     vocab = {f"<0x{byte:02X}>": byte for byte in range(256)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], byte_fallback=True))
+    # A whole text is one word here: without this the cache of words would keep 10,000 texts.
+    model = models.BPE(vocab=vocab, merges=[], byte_fallback=True, cache_capacity=0)
+    tokenizer = Tokenizer(model)
     tokenizer.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
     tokenizer.add_special_tokens([AddedToken("<s>", special=True, normalized=False)])
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>")
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>")
+    fast.backend_tokenizer.model = model  # it has taken a copy, with a cache
+    return fast
 
 
 def loaded(scorer: ByteScorer, tokenizer: Any = None) -> Loaded:

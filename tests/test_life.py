@@ -85,7 +85,7 @@ class GatedScorer:
         pass
 
     def lighten(self, max_batch_tokens: int) -> None:
-        raise AssertionError("nothing here says that memory ran out")
+        raise AssertionError("nobody ran out of memory")
 
     def close(self) -> None:
         pass
@@ -201,8 +201,9 @@ class Life(RuleBasedStateMachine):
             assert self.dying
         else:
             assert isinstance(error, ScoringFailed)
-            # Its own row's fault, whatever it was computed with.
-            assert (NAN if isinstance(error, NonFiniteLogits) else RAISE) in ids
+            # Its own fault, and the row that is named is the one.
+            assert error.row is not None
+            assert (NAN if isinstance(error, NonFiniteLogits) else RAISE) in rows[error.row].ids
 
     def teardown(self) -> None:
         self.scorer.open()
@@ -278,7 +279,7 @@ def test_a_failed_request_gives_its_place_back_at_once() -> None:
 
 TestLife = Life.TestCase
 TestLife.settings = settings(
-    max_examples=40,
+    max_examples=60,
     stateful_step_count=40,
     derandomize=True,
     database=None,
