@@ -128,18 +128,15 @@ def test_above_info_nothing_is_made() -> None:
 
 def test_the_tenant_where_a_key_has_one() -> None:
     async def use(app: Running) -> None:
-        async def keyed(scope: Any, receive: Any, send: Any) -> None:
-            await app.app({**scope, "state": {"tenant": "key-7"}}, receive, send)
-
-        transport = httpx.ASGITransport(keyed)
         with logged(JsonFormatter()) as out:
-            async with httpx.AsyncClient(
-                transport=transport, base_url="http://localhost"
-            ) as client:
-                await client.get("/version")
-        assert requests(out)[0]["tenant"] == "key-7"
+            for key in ("secret-1", "secret-2", "secret-1", "neither"):
+                await app.client.get("/version", headers={"X-API-Key": key})
+        first, other, again, refused = requests(out)
+        assert first["tenant"] == again["tenant"] != other["tenant"]
+        assert (refused["status"], "tenant" in refused) == (401, False)
+        assert "secret" not in out.getvalue()
 
-    with_app(use)
+    with_app(use, api_key=["secret-1", "secret-2"])
 
 
 def test_a_client_that_leaves() -> None:
