@@ -6,23 +6,31 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
-from typing import IO
+from typing import IO, Self
 
+TESTS = Path(__file__).parent
+REAL = (sys.executable, "-m", "mlxscore_server.cli")
+FAKE = (sys.executable, str(TESTS / "fake_server.py"), "ok")
 _LISTENING = re.compile(r"http://127\.0\.0\.1:(\d+)")
 
 
 class ServerProcess:
-    """`mlxscore-server` on a free port. Enter it to wait until it is ready; leaving it sends SIGTERM."""
+    """`mlxscore-server`, or what `command` runs, on a free port. Enter it to wait until it is ready; leaving
+    it sends SIGTERM."""
 
-    def __init__(self, *flags: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, *flags: str, command: Sequence[str] = REAL, env: Mapping[str, str] = os.environ
+    ) -> None:
         self.lines: list[str] = []
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "mlxscore_server.cli", "--port", "0", *flags],
+            [*command, "--port", "0", *flags],
             stderr=subprocess.PIPE,
             text=True,
-            env=os.environ | (env or {}),
+            env=env,
         )
         self.url = ""
         self._unread: SimpleQueue[str | None] = SimpleQueue()
@@ -48,7 +56,7 @@ class ServerProcess:
                 return found
         raise AssertionError(f"the server ended without {pattern!r}:\n{''.join(self.lines)}")
 
-    def __enter__(self) -> "ServerProcess":
+    def __enter__(self) -> Self:
         self.url = f"http://127.0.0.1:{self.wait_for(_LISTENING.pattern).group(1)}"
         self.wait_for(r"\bready\b")
         return self

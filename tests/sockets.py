@@ -60,6 +60,15 @@ class Served:
         while len(self.server.server_state.tasks) != count:
             await asyncio.sleep(0)
 
+    async def leave_while_running(self, body: bytes) -> None:
+        """A client that leaves while its rows are scored; the model stands still until its gate opens."""
+        self.app.scorer.hold()
+        wire = await self.connect()
+        await wire.send(f"POST /score HTTP/1.1\nContent-Length: {len(body)}", body)
+        await asyncio.to_thread(self.app.scorer.entered.wait)
+        await wire.close()
+        await self.requests(0)
+
     async def lives(self) -> None:
         """A neighbour is served as ever."""
         neighbour = await self.connect()

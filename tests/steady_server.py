@@ -53,7 +53,7 @@ class SteadyScorer(ByteScorer):
 def main() -> None:
     seconds_per_token, *flags = sys.argv[1:]
     settings = cli._settings(flags)
-    cli._set_up_logging(settings.log_level)
+    cli._set_up_logging(settings.log_level, settings.log_format)
     scorer = SteadyScorer(float(seconds_per_token))
     serve_to_end(Engine(settings, lambda: loaded(scorer)), settings)
 

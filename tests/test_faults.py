@@ -395,12 +395,7 @@ SENT = json.dumps({"items": [GOOD] * 3}).encode()
 
 
 async def leave_while_running(served: Served) -> None:
-    served.app.scorer.hold()
-    wire = await served.connect()
-    await wire.send(f"POST /score HTTP/1.1\nContent-Length: {len(SENT)}", SENT)
-    await asyncio.to_thread(served.app.scorer.entered.wait)
-    await wire.close()
-    await served.requests(0)
+    await served.leave_while_running(SENT)
     served.app.scorer.gate.set()
 
 

@@ -7,7 +7,7 @@ import httpx
 from fakes import error_of
 from hostile import GOOD, Hostile, corpus
 from steady_model import logprobs
-from steady_process import Steady, steady
+from steady_process import Steady
 
 
 async def answer(client: httpx.AsyncClient, sent: Hostile) -> httpx.Response:
@@ -36,7 +36,7 @@ async def attack(server: Steady) -> None:
 
 
 def test_a_thousand_hostile_bodies() -> None:
-    with steady() as server:
+    with Steady() as server:
         asyncio.run(attack(server))
         assert server.process.poll() is None
     assert server.troubles() == []

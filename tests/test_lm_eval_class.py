@@ -8,7 +8,6 @@ import logging
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from fakes import BOOM, BOS, byte_tokenizer, loglikelihood
+from server_process import FAKE, ServerProcess
 from tiny_tokenizers import byte_level
 from tokenizers import processors
 
@@ -29,7 +29,6 @@ from mlxscore_client import Client, InternalServerError
 from mlxscore_client.lm_eval import MlxscoreLM
 
 Make = Callable[..., MlxscoreLM]
-TESTS = Path(__file__).parent
 TEMPLATE = (
     "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}[assistant] {% endif %}"
@@ -39,20 +38,8 @@ TEMPLATE = (
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """The real server around the fake scorer."""
-    flags = ["--port", "0", "--enable-tokenizer-info-endpoint"]
-    command = [sys.executable, str(TESTS / "fake_server.py"), "ok", *flags]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    found = next(filter(None, (re.search(r"http://\S+:\d+", line) for line in process.stderr)))
-    next(line for line in process.stderr if "ready" in line)
-    # A pipe that nobody reads would fill, and the server stand still.
-    reader = threading.Thread(target=process.stderr.read, daemon=True)
-    reader.start()
-    yield found[0]
-    process.kill()
-    process.wait()
-    reader.join()
-    process.stderr.close()
+    with ServerProcess("--enable-tokenizer-info-endpoint", command=FAKE) as server:
+        yield server.url
 
 
 @pytest.fixture

@@ -1,25 +1,21 @@
 """One line of the log for each request: what it holds, how it looks, what it never tells."""
 
-import asyncio
 import io
 import json
 import logging
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from fakes import BOOM, Running, with_app
+from server_process import FAKE, ServerProcess
 from sockets import GOOD, Served, with_server
 
 from mlxscore_server.log_format import JsonFormatter, TextFormatter
 
-TESTS = Path(__file__).parent
 SECRET = "zanzibar"
 
 
@@ -142,13 +138,7 @@ def test_the_tenant_where_a_key_has_one() -> None:
 def test_a_client_that_leaves() -> None:
     async def use(served: Served) -> None:
         with logged(JsonFormatter()) as out:
-            served.app.scorer.hold()
-            wire = await served.connect()
-            body = json.dumps({"items": [GOOD]}).encode()
-            await wire.send(f"POST /score HTTP/1.1\nContent-Length: {len(body)}", body)
-            await asyncio.to_thread(served.app.scorer.entered.wait)
-            await wire.close()
-            await served.requests(0)
+            await served.leave_while_running(json.dumps({"items": [GOOD]}).encode())
         (line,) = requests(out)
         assert (line["status"], line["rows"]) == (499, 1)
         assert "compute_ms" in line
@@ -173,34 +163,8 @@ def test_an_exception_is_one_line_too(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_flag() -> None:
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            str(TESTS / "fake_server.py"),
-            "ok",
-            "--port",
-            "0",
-            "--log-format",
-            "json",
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stderr is not None
-        lines: list[dict[str, Any]] = []
-        for raw in process.stderr:
-            lines.append(json.loads(raw))
-            if lines[-1]["message"].startswith("ready"):
-                break
-        (url,) = [
-            line["message"].split()[-1] for line in lines if "listening on" in line["message"]
-        ]
-        assert httpx.get(f"{url}/version").status_code == 200
-        process.terminate()
-        rest = [json.loads(raw) for raw in process.stderr]
-        assert process.wait(30) == 0
-        assert [line["route"] for line in rest if line["message"] == "request"] == ["/version"]
-    finally:
-        process.kill()
-        process.communicate()
+    with ServerProcess("--log-format", "json", command=FAKE) as server:
+        assert httpx.get(f"{server.url}/version").status_code == 200
+        assert server.stop() == 0
+    lines = [json.loads(line) for line in server.lines]
+    assert [line["route"] for line in lines if line["message"] == "request"] == ["/version"]

@@ -6,7 +6,6 @@ import json
 import plistlib
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 from fakes import BOOM, NAN, Running, running, with_app
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families
+from server_process import FAKE, ServerProcess
 from sockets import GOOD, Served, with_server
 from tiny_models import build
 
@@ -248,13 +248,7 @@ def test_server_timing_on_every_answer_as_far_as_it_came() -> None:
 
 def test_a_client_that_leaves_is_counted_as_such() -> None:
     async def use(served: Served) -> None:
-        served.app.scorer.hold()
-        wire = await served.connect()
-        body = json.dumps({"items": [GOOD]}).encode()
-        await wire.send(f"POST /score HTTP/1.1\nContent-Length: {len(body)}", body)
-        await asyncio.to_thread(served.app.scorer.entered.wait)
-        await wire.close()
-        await served.requests(0)
+        await served.leave_while_running(json.dumps({"items": [GOOD]}).encode())
         served.app.scorer.gate.set()
         found = await scrape(served.app.client)
         assert found[total("/score", 499)] == 1
@@ -331,34 +325,24 @@ def test_the_real_scorer_s_figures() -> None:
 
 
 def test_a_port_of_its_own() -> None:
-    command = [sys.executable, str(TESTS / "fake_server.py"), "ok", "--port", "0"]
-    process = subprocess.Popen(
-        [*command, "--metrics-port", "0"], stderr=subprocess.PIPE, stdin=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stderr is not None
-        log = iter(process.stderr)
-        main = next(line for line in log if "listening on" in line).split()[-1]
-        apart = next(line for line in log if "metrics at" in line).split()[-1]
-        next(line for line in log if "ready" in line)
+    with ServerProcess("--metrics-port", "0", command=FAKE) as server, httpx.Client() as client:
+        apart = next(line for line in server.lines if "metrics at" in line).split()[-1]
         port = apart.rsplit(":", 1)[1].removesuffix("/metrics")
-        with httpx.Client() as client:
-            assert client.post(f"{main}/score", json={"items": [GOOD]}).status_code == 200
-            assert client.get(f"{main}/metrics").status_code == 404
-            found = Scrape(client.get(apart).text)
-            assert found[total("/score", 200)] == 1
-            assert found[total("unknown", 404)] == 1
-            assert client.get(f"http://127.0.0.1:{port}/score").status_code == 404
-            taken = subprocess.run(
-                [*command, "--metrics-port", port], capture_output=True, text=True, timeout=60
-            )
+        assert client.post(f"{server.url}/score", json={"items": [GOOD]}).status_code == 200
+        assert client.get(f"{server.url}/metrics").status_code == 404
+        found = Scrape(client.get(apart).text)
+        assert found[total("/score", 200)] == 1
+        assert found[total("unknown", 404)] == 1
+        assert client.get(f"http://127.0.0.1:{port}/score").status_code == 404
+        taken = subprocess.run(
+            [*FAKE, "--port", "0", "--metrics-port", port],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert taken.returncode == 2
         assert re.search(r"error: cannot listen on .*\(--host, --metrics-port\)\n$", taken.stderr)
-        process.terminate()
-        assert process.wait(30) == 0
-    finally:
-        process.kill()
-        process.communicate()
+        assert server.stop() == 0
 
 
 def _expressions(panel: Any) -> list[str]:

@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from steady_process import Steady, steady
+from steady_process import Steady
 
 from mlxscore_client.wire import MAX_TOKEN_ID
 
@@ -75,7 +75,7 @@ FIXED = settings(
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Steady]:
-    with steady("--enable-tokenizer-info-endpoint") as running:
+    with Steady("--enable-tokenizer-info-endpoint") as running:
         yield running
         assert running.troubles() == []
 

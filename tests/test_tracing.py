@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 
 import httpx
 import pytest
@@ -17,6 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
+from server_process import FAKE, ServerProcess
 from sockets import GOOD
 
 from mlxscore_server.app import create_app
@@ -24,7 +24,6 @@ from mlxscore_server.engine import Engine
 from mlxscore_server.settings import Settings
 from mlxscore_server.tracing import Tracing, from_environment
 
-TESTS = Path(__file__).parent
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
@@ -153,30 +152,18 @@ def test_a_process_sends_its_last_spans_before_it_ends() -> None:
 
     with HTTPServer(("127.0.0.1", 0), Collector) as collector:
         threading.Thread(target=collector.serve_forever, daemon=True).start()
-        process = subprocess.Popen(
-            [sys.executable, str(TESTS / "fake_server.py"), "ok", "--port", "0"],
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ
-            | {
-                "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.server_port}",
-                "OTEL_EXPORTER_OTLP_COMPRESSION": "none",
-                "OTEL_BSP_SCHEDULE_DELAY": "600000",  # so that nothing goes before the end
-                "OTEL_SERVICE_NAME": "scores",
-            },
-        )
+        env = os.environ | {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{collector.server_port}",
+            "OTEL_EXPORTER_OTLP_COMPRESSION": "none",
+            "OTEL_BSP_SCHEDULE_DELAY": "600000",  # so that nothing goes before the end
+            "OTEL_SERVICE_NAME": "scores",
+        }
         try:
-            assert process.stderr is not None
-            log = iter(process.stderr)
-            url = next(line for line in log if "listening on" in line).split()[-1]
-            next(line for line in log if "ready" in line)
-            httpx.post(f"{url}/score", json={"items": [GOOD]}).raise_for_status()
-            assert bodies == []
-            process.terminate()
-            assert process.wait(30) == 0
+            with ServerProcess(command=FAKE, env=env) as server:
+                httpx.post(f"{server.url}/score", json={"items": [GOOD]}).raise_for_status()
+                assert bodies == []
+                assert server.stop() == 0
         finally:
-            process.kill()
-            process.communicate()
             collector.shutdown()
     sent = ExportTraceServiceRequest.FromString(b"".join(bodies))
     (resource,) = sent.resource_spans

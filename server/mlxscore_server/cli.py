@@ -171,7 +171,7 @@ def _bad_values(error: "ValidationError", argv: list[str]) -> Generator[str]:
         yield f"{variable if from_env else flag} {what}{got}"
 
 
-def _set_up_logging(level: str, form: str = "text") -> None:
+def _set_up_logging(level: str, form: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
