@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # as cli.py does
 
@@ -43,12 +43,12 @@ class HoldingScorer(ByteScorer):
 
 
 class TellingEngine(Engine):
-    async def score(self, rows: Sequence[Row]) -> Scored:
+    async def score(self, rows: Sequence[Row], **terms: Any) -> Scored:
         if rows:
             # What follows up to the queue runs without a pause: no signal comes in between.
             with suppress(OSError):
                 print("queued", file=sys.stderr, flush=True)
-        return await super().score(rows)
+        return await super().score(rows, **terms)
 
 
 def convert(source: Path, folder: Path) -> None:

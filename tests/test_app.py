@@ -392,7 +392,9 @@ def test_the_schema_is_complete() -> None:
         assert body == {"$ref": "#/components/schemas/ScoreRequest"}
         example = known["ScoreRequest"]["examples"][0]
         assert (await app.score(**example)).status_code in (200, 400)  # 400: ids of a larger model
-        assert {"200", "400", "404", "413", "415", "429", "500", "503"} == set(score["responses"])
+        assert {"200", "400", "404", "408", "413", "415", "429", "500", "503", "504"} == set(
+            score["responses"]
+        )
         answered = score["responses"]["200"]["content"]["application/json"]
         assert answered["schema"] == {"$ref": "#/components/schemas/ScoreResponse"}
         wire.ScoreResponse.model_validate(answered["example"])

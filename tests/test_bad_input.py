@@ -274,7 +274,7 @@ def test_a_huge_number_is_refused_in_a_few_words(path: str, body: Any, param: st
 def test_a_flood_of_errors(path: str) -> None:
     """Only the first of very many errors is told, and the answer stays small."""
     if path == "items":
-        body: Any = {"items": [{}] * 1_000_000}
+        body: Any = {"items": [{}] * 250_000}  # as many as there may be
     elif path == "context":
         body = one(context=[True] * 1_000_000, continuation="b")
     else:
@@ -374,7 +374,7 @@ def test_wrong_methods_and_paths(
         ("content-type", "multipart/form-data; boundary=x"),
         ("content-type", "application/jsonp"),
         ("content-type", ""),
-        ("content-encoding", "gzip"),
+        ("content-encoding", "br"),
     ],
 )
 def test_wrong_content_types(header: str, value: str) -> None:

@@ -20,6 +20,7 @@ from mlxscore_server.hosts import AllowedHosts, check_origins
 from mlxscore_server.keys import Keys
 from mlxscore_server.metrics import Metrics
 from mlxscore_server.observed import Observed
+from mlxscore_server.reserved import Reserved
 from mlxscore_server.routes import (
     completions,
     generate,
@@ -103,6 +104,7 @@ def create_app(engine: Engine, settings: Settings, tracing: Tracing | None = Non
     hosts = AllowedHosts(settings.allowed_hosts, settings.host)
     # From the innermost to the outermost. A browser asks for leave to send a key without sending it.
     app.add_middleware(Access, keys=app.state.keys, hosts=hosts)
+    app.add_middleware(Reserved)
     if settings.cors_origins:
         check_origins(settings.cors_origins)
         app.add_middleware(

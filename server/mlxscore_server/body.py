@@ -1,8 +1,9 @@
 """A request's body: only JSON, never more than the limit, refused in the sender's own terms."""
 
+import asyncio
 import logging
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
@@ -10,29 +11,56 @@ from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect
 
 from mlxscore_client import wire
-from mlxscore_server.errors import BodyTooLarge, InvalidRequest, WrongContentType
+from mlxscore_server import large_json
+from mlxscore_server.engine import Engine
+from mlxscore_server.errors import BodyTimeout, BodyTooLarge, InvalidRequest, WrongContentType
+from mlxscore_server.refusals import check_rows
+from mlxscore_server.settings import Settings
+from mlxscore_server.unpacked import ENCODINGS, unpack
 
 M = TypeVar("M", bound=BaseModel)
 
 _MAX_QUOTED = 60  # characters of a value in a message
 _MAX_MESSAGE = 500
 _MAX_NOTED = 200  # names
+# So few bytes are unpacked to 4 MiB at most: in milliseconds.
+_SHORT_PACKED = 4096
+# So many bytes are read at once, in tens of milliseconds whatever they hold.
+_LARGE = 2**18
 
 _noted: set[str] = set()
 
 log = logging.getLogger("mlxscore")
 
 
-async def read_json(request: Request, max_bytes: int) -> bytearray:
-    """All of the body. Raises WrongContentType, BodyTooLarge, ClientDisconnect.
+async def read_json(request: Request, engine: Engine, settings: Settings) -> bytearray:
+    """All of the body, unpacked. Raises WrongContentType, BodyTooLarge, BodyTimeout, ClientDisconnect,
+    and InvalidRequest where it cannot be unpacked.
 
     Counted while it comes in: a sender may state no length. One that states too large a length is
     refused before any of it is read; envelope.py ends the connection of one who sends on.
     """
-    _check_headers(request)
+    max_bytes = settings.max_request_bytes
+    encoding = _check_headers(request)
     stated = request.headers.get("content-length", "")
     if stated.isdecimal() and int(stated) > max_bytes:
         raise _too_large(stated, max_bytes)
+    timeout = asyncio.timeout(settings.body_timeout)
+    try:
+        async with timeout:
+            body = await _read(request, max_bytes)
+    except TimeoutError:
+        if not timeout.expired():
+            raise
+        raise BodyTimeout(
+            f"the body was not here within {settings.body_timeout:g} s (--body-timeout)"
+        ) from None
+    if encoding == "identity":
+        return body
+    return await engine.encode(unpack, body, encoding, max_bytes, short=len(body) <= _SHORT_PACKED)
+
+
+async def _read(request: Request, max_bytes: int) -> bytearray:
     body = bytearray()
     more = True
     while more:
@@ -46,7 +74,8 @@ async def read_json(request: Request, max_bytes: int) -> bytearray:
     return body
 
 
-def _check_headers(request: Request) -> None:
+def _check_headers(request: Request) -> str:
+    """How the body is encoded. Raises WrongContentType."""
     given = request.headers.get("content-type")
     if given is None and "origin" in request.headers:
         # A page of any site may send this without being asked for leave, and JSON it may not.
@@ -59,8 +88,13 @@ def _check_headers(request: Request) -> None:
             f"the body must be JSON with Content-Type: application/json, not {_quoted(given)}"
         )
     encoding = request.headers.get("content-encoding", "identity")
-    if encoding.strip().lower() != "identity":
-        raise WrongContentType(f"the body must not be compressed (here {_quoted(encoding)})")
+    named = encoding.strip().lower()
+    if named not in ("identity", *ENCODINGS):
+        raise WrongContentType(
+            f"the body's Content-Encoding may be {' or '.join(ENCODINGS)}, or none, not "
+            f"{_quoted(encoding)}"
+        )
+    return named
 
 
 def _too_large(size: str, max_bytes: int) -> BodyTooLarge:
@@ -70,15 +104,37 @@ def _too_large(size: str, max_bytes: int) -> BodyTooLarge:
     )
 
 
-def parse(kind: type[M], body: bytes | bytearray) -> M:
-    """The body as a request. Raises InvalidRequest for the first thing that is wrong with it."""
+def parse(kind: type[M], body: bytes | bytearray, *, max_rows: int | None = None) -> M:
+    """The body as a request. Raises InvalidRequest for the first thing that is wrong with it.
+
+    `max_rows` (--max-rows-per-request): what is far too long is refused before it is looked at closely.
+    """
     try:
-        request = kind.model_validate_json(body)
+        if len(body) <= _LARGE:
+            request = kind.model_validate_json(body)
+        else:
+            request = kind.model_validate(_read_large(body, max_rows))
     except ValidationError as error:
         raise _invalid(error.errors(include_url=False)) from None
     if isinstance(request, wire.ForeignRequest):
         _note_ignored(kind, request.model_extra or {})
     return request
+
+
+def _read_large(body: bytes | bytearray, max_rows: int | None) -> object:
+    try:
+        found: object = large_json.read(body)
+    except ValueError as error:
+        raise InvalidRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    if isinstance(found, dict) and max_rows is not None:
+        fields = cast(dict[str, object], found)
+        for name, value in fields.items():
+            if isinstance(value, list):
+                listed = cast(list[object], value)
+                # Each item, prompt, document or label makes a row, or several; a list of numbers is one.
+                if listed and not isinstance(listed[0], int | float):
+                    check_rows(len(listed), max_rows, param=name)
+    return cast(object, found)
 
 
 def _note_ignored(kind: type[BaseModel], extra: Mapping[str, object]) -> None:
@@ -131,6 +187,8 @@ def _sentence(param: str, error: ErrorDetails) -> str:
             return f"{where} is required"
         case "model_type":
             return f"{where} must be a JSON object, not {_kind(got)}"
+        case "list_type":  # which pydantic itself calls an array only where it has read the JSON
+            return f"{where} should be a valid array, not {_quoted(got)}"
         case "too_short":
             return f"{where} must not be empty"
         case "unknown_field":

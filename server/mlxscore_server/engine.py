@@ -10,16 +10,17 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
 from mlxscore_client import wire
-from mlxscore_server.errors import EngineStopped, NotReady, QueueFull
+from mlxscore_server.errors import EngineStopped, NotReady
 from mlxscore_server.pulse import Pulse
 from mlxscore_server.queue import Job, ScoreQueue
 from mlxscore_server.resident import Loaded
+from mlxscore_server.room import Room
 from mlxscore_server.row import Row, RowScore
 from mlxscore_server.runner import Runner
 from mlxscore_server.settings import Settings
@@ -30,6 +31,9 @@ from mlxscore_server.watchdog import Watchdog
 log = logging.getLogger("mlxscore")
 
 T = TypeVar("T")
+
+# A job of so many rows takes milliseconds to count: not on the event loop.
+_MANY_ROWS = 2000
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class Engine:
     def __init__(self, settings: Settings, load: Callable[[], Loaded]) -> None:
         self._load = load
         self._queue = ScoreQueue(settings.max_queued_tokens)
+        self.room = Room(self._queue, settings.max_queued_requests, self._rate)
         # Tokenising holds no MLX; two threads keep one huge text from blocking all others.
         self._pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="encode")
         # And short texts have threads of their own, so that two huge ones do not either.
@@ -135,25 +140,29 @@ class Engine:
         pool = self._short_pool if short else self._pool
         return await asyncio.get_running_loop().run_in_executor(pool, fn, *args)
 
-    async def score(self, rows: Sequence[Row]) -> Scored:
+    async def score(
+        self, rows: Sequence[Row], *, caller: Hashable = None, low: bool = False
+    ) -> Scored:
         """Score rows; the answers in order. Cancel the await to leave: unstarted rows never run.
 
-        Raises NotReady (loading, draining), QueueFull, EngineStopped, ScoringFailed.
+        Callers have equal shares of the model; what is `low` gets what others leave. Raises NotReady
+        (loading, draining), QueueFull, EngineStopped, ScoringFailed.
         """
-        if self.state == "failed":
-            raise EngineStopped("the scoring thread has ended; this server must be restarted")
-        if self._draining:
-            raise NotReady("the server is shutting down", code="draining", retry_after=5.0)
-        _ = self.loaded
+        self._check_ready()
         if not rows:
             return Scored([], 0, 0)
         future: asyncio.Future[Scored] = asyncio.get_running_loop().create_future()
-        job = Job(rows, done=lambda job: self._on_loop(_resolve, future, job))
+
+        def make() -> Job:
+            return Job(
+                rows, lambda job: self._on_loop(_resolve, future, job), caller=caller, low=low
+            )
+
+        job = make() if len(rows) < _MANY_ROWS else await self.encode(make)
         if not self._queue.put(job):
             # The queue closes for good only when the thread ends or drains.
-            if self.state != "ok":
-                raise EngineStopped("the scoring thread has ended")
-            raise self._queue_full(job)
+            self._check_ready()
+            raise self.room.refused(job)
         self._waiting[job] = future
         self._watchdog.enter()
         try:
@@ -162,17 +171,18 @@ class Engine:
             self._watchdog.leave()
             del self._waiting[job]
             _note(job)
-            if not job.finished or job.error is not None:  # then rows may be left that nobody took
-                self._queue.discard(job)
+            # Also what has failed: its rows that nobody took give their place back.
+            self._queue.discard(job)
 
-    def _queue_full(self, job: Job) -> QueueFull:
-        waiting = self._queue.tokens
-        rate = (self._runner and self._runner.tokens_per_second) or 1000.0
-        return QueueFull(
-            f"{waiting} tokens wait already and this request brings {job.waiting_tokens}; the limit "
-            f"(--max-queued-tokens) is {self._queue.max_tokens}",
-            retry_after=min(max(1.0, waiting / rate), 120.0),
-        )
+    def _check_ready(self) -> None:
+        if self.state == "failed":
+            raise EngineStopped("the scoring thread has ended; this server must be restarted")
+        if self._draining:
+            raise NotReady("the server is shutting down", code="draining", retry_after=5.0)
+        _ = self.loaded
+
+    def _rate(self) -> float:
+        return self._runner.asked_tokens_per_second if self._runner is not None else 0.0
 
     async def drain(self, timeout: float) -> None:
         """Let no new work in and wait until what is queued is answered, `timeout` seconds at most."""

@@ -35,6 +35,8 @@ def respond(error: MlxscoreError) -> Response:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
     if error.challenge is not None:
         headers["WWW-Authenticate"] = error.challenge
+    if error.closes:
+        headers["Connection"] = "close"
     body = wire.ErrorBody(
         message=error.message, type=error.type, param=error.param, code=error.code
     )
@@ -66,25 +68,26 @@ class Envelope:
         started = closing = False
         # The rest of a body of a fair length is thrown away by uvicorn; of any other, more may come
         # than anyone should read.
-        endless = self._is_endless(scope)
+        endless, unread = self._is_endless(scope), True
 
         async def counted() -> Message:
-            nonlocal endless
+            nonlocal unread
             message = await receive()
             # Absent once the sender has left.
-            endless = endless and message.get("more_body", False)
+            unread = message.get("more_body", False)
             return message
 
         async def signed(message: Message) -> None:
             nonlocal started, closing
             if message["type"] == "http.response.start":
-                started, closing = True, endless
                 headers = MutableHeaders(scope=message)
+                closing = (endless and unread) or headers.get("Connection") == "close"
+                started = True
                 headers["X-Request-Id"] = request_id
                 headers["Date"] = formatdate(usegmt=True)
                 if closing:
                     headers["Connection"] = "close"
-            elif closing and not message.get("more_body", False):
+            elif closing and unread and not message.get("more_body", False):
                 # To close at once would reset the connection, and the answer would be lost with it.
                 await send({**message, "more_body": True})
                 await _linger(receive)

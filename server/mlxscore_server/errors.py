@@ -4,10 +4,13 @@ MlxscoreError
 ├── InvalidRequest        400  invalid_request_error
 ├── InvalidApiKey         401  authentication_error
 ├── ModelNotFound         404  not_found_error
+├── BodyTimeout           408  invalid_request_error
 ├── BodyTooLarge          413  invalid_request_error
 ├── WrongContentType      415  invalid_request_error
 ├── HostNotAllowed        421  invalid_request_error
 ├── QueueFull             429  overloaded_error        (retry_after)
+├── TooManyConnections    503  overloaded_error        (retry_after)
+├── RequestExpired        504  timeout_error
 ├── NotReady              503  unavailable_error       (retry_after)
 ├── EngineStopped         503  unavailable_error
 └── ScoringFailed         500  server_error
@@ -30,6 +33,8 @@ class MlxscoreError(Exception):
     retry_after: float | None = None  # seconds
     challenge: str | None = None
     """How to say who one is (WWW-Authenticate)."""
+    closes: ClassVar[bool] = False
+    """Whether the connection ends with the answer."""
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
@@ -56,6 +61,15 @@ class ModelNotFound(MlxscoreError):
     status = 404
     type = "not_found_error"
     code = "model_not_found"
+
+
+class BodyTimeout(MlxscoreError):
+    """The client took too long to send its request; its connection is closed after the answer."""
+
+    status = 408
+    type = "invalid_request_error"
+    code = "body_timeout"
+    closes = True
 
 
 class BodyTooLarge(MlxscoreError):
@@ -86,6 +100,29 @@ class QueueFull(MlxscoreError):
     def __init__(self, message: str, *, retry_after: float) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+class TooManyConnections(MlxscoreError):
+    status = 503
+    type = "overloaded_error"
+    code = "too_many_connections"
+    closes = True
+    retry_after = 1.0
+
+    @classmethod
+    def beyond(cls, limit: int) -> "TooManyConnections":
+        return cls(
+            f"{limit} connections are open, and no more may be (--max-connections); close some, or come "
+            "back later"
+        )
+
+
+class RequestExpired(MlxscoreError):
+    """The time that the request, or the operator, gave it is over; none of its rows runs any more."""
+
+    status = 504
+    type = "timeout_error"
+    code = "request_timeout"
 
 
 class NotReady(MlxscoreError):

@@ -5,13 +5,16 @@ Many threads may put and discard; one thread takes. Waiting is on a condition: n
 
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from mlxscore_server.row import Row, RowScore
+from mlxscore_server.turns import Turns
+
+LOW_SHARE = 8
+"""While others wait, what has low priority gets one token in so many, and never less."""
 
 
 @dataclass(eq=False)
@@ -24,6 +27,10 @@ class Job:
     rows: Sequence[Row]
     done: Callable[["Job"], None]
     """Called once by the taking thread, when the last row is answered or an error is set."""
+    caller: Hashable = None
+    """Who asked: callers have equal shares."""
+    low: bool = False
+    """Whether it goes behind what is not."""
     cancelled: bool = False
     finished: bool = False
     error: BaseException | None = None
@@ -42,6 +49,8 @@ class Job:
         self.scores = [None] * len(self.rows)
         self.unanswered = len(self.rows)
         self.costs = np.fromiter((row.num_inputs for row in self.rows), np.int64, len(self.rows))
+        self.waiting_tokens = int(self.costs.sum())
+        """Tokens that have not been taken."""
 
     @property
     def wanted(self) -> bool:
@@ -52,10 +61,6 @@ class Job:
     def waits(self) -> bool:
         """Whether some of its rows have not been taken."""
         return self.wanted and self.taken < len(self.rows)
-
-    @property
-    def waiting_tokens(self) -> int:
-        return int(self.costs[self.taken :].sum())
 
     def answer(
         self, index: int, score: RowScore, computed_tokens: int, cached_tokens: int = 0
@@ -100,11 +105,15 @@ class Entry:
 
 
 class ScoreQueue:
-    """Jobs in turn: each job gives up a share of the window, then stands at the back."""
+    """Callers in turn, and each caller's jobs in turn: each gives up its share of the window, then stands
+    at the back. Jobs of low priority get what others leave, and at least a `LOW_SHARE`th."""
 
     def __init__(self, max_tokens: int) -> None:
         self.max_tokens = max_tokens
-        self._jobs: deque[Job] = deque()
+        self._normal = Turns[Hashable, Job]()
+        self._low = Turns[Hashable, Job]()
+        # What low priority may still take, in tokens; below 0 where its last row was larger than that.
+        self._low_credit = 0
         self._tokens = 0
         self._closed = False
         self._changed = threading.Condition()
@@ -124,7 +133,7 @@ class ScoreQueue:
             tokens = job.waiting_tokens
             if self._closed or (self._tokens and self._tokens + tokens > self.max_tokens):
                 return False
-            self._jobs.append(job)
+            self._line(job).add(job.caller, job)
             self._tokens += tokens
             self._changed.notify()
             return True
@@ -133,45 +142,91 @@ class ScoreQueue:
         """Drop a job whose caller has left; what is untaken gives its place back at once."""
         with self._changed:
             job.cancelled = True
-            if job in self._jobs:
-                self._jobs.remove(job)
+            if self._line(job).remove(job.caller, job):
                 self._tokens -= job.waiting_tokens
 
     def take(self, max_tokens: int, *, wait: bool = True) -> list[Entry] | None:
-        """Rows of about `max_tokens`, fair across jobs. None: closed and empty.
+        """Rows of about `max_tokens`, fair across callers and their jobs. None: closed and empty.
 
         Waits for work; or not, and then the list may be empty.
         """
         with self._changed:
-            while wait and not self._jobs and not self._closed:
+            while wait and not self._waits and not self._closed:
                 self._changed.wait()
-            if not self._jobs:
+            if not self._waits:
                 return None if self._closed else []
             window: list[Entry] = []
-            left = max_tokens
-            while self._jobs and left > 0:
-                # An equal share of what is left for each job in line, in this round.
-                share = max(1, left // len(self._jobs))
-                for _ in range(len(self._jobs)):
-                    left -= self._take_from(self._jobs.popleft(), min(share, left), window)
-                    if left <= 0:
-                        break
+            left = max_tokens - self._take_low_share(max_tokens, window)
+            for line in (self._normal, self._low):
+                left -= self._take_by_turns(line, left, window)
             return window
 
     def take_small(self, max_tokens: int) -> list[Entry]:
         """All rows of jobs that have come since the last `take` and are small: together at most
-        `max_tokens`, the first to come first. They need not wait for the window that runs."""
+        `max_tokens`, one of each caller by turns. They need not wait for the window that runs."""
         with self._changed:
             window: list[Entry] = []
             left = max_tokens
-            for job in [job for job in self._jobs if not job.taken and job.waiting_tokens <= left]:
-                if job.waiting_tokens <= left:
-                    self._jobs.remove(job)
-                    left -= self._take_from(job, left, window)
+            # Low priority is for who can wait.
+            owners = {owner: iter(self._normal.of(owner)) for owner in self._normal.owners()}
+            while owners and left > 0:
+                for owner, jobs in list(owners.items()):
+                    small = (j for j in jobs if not j.taken and j.waiting_tokens <= left)
+                    if (job := next(small, None)) is None:
+                        del owners[owner]
+                    else:
+                        left -= self._take_from(self._normal, job, left, window)
             return window
 
-    def _take_from(self, job: Job, share: int, window: list[Entry]) -> int:
+    @property
+    def _waits(self) -> bool:
+        return bool(self._normal) or bool(self._low)
+
+    def _line(self, job: Job) -> Turns[Hashable, Job]:
+        return self._low if job.low else self._normal
+
+    def _take_low_share(self, max_tokens: int, window: list[Entry]) -> int:
+        """Give low priority its part of a window that others wait for too; the tokens moved."""
+        if not (self._normal and self._low):
+            self._low_credit = 0
+            return 0
+        self._low_credit += max(1, max_tokens // LOW_SHARE)
+        moved = self._take_by_turns(self._low, self._low_credit, window)
+        self._low_credit -= moved
+        return moved
+
+    def _take_by_turns(self, line: Turns[Hashable, Job], tokens: int, window: list[Entry]) -> int:
+        """Move rows of about so many tokens to the window; the tokens moved, by a row more at most."""
+        left = tokens
+        while line and left > 0:
+            owners = line.owners()
+            # An equal share of what is left for each in line, in this round.
+            share = max(1, left // len(owners))
+            for owner in owners:
+                left -= self._take_of(line, owner, min(share, left), window)
+                line.served(owner)
+                if left <= 0:
+                    break
+        return tokens - left
+
+    def _take_of(
+        self, line: Turns[Hashable, Job], owner: Hashable, tokens: int, window: list[Entry]
+    ) -> int:
+        """The same of one caller's jobs."""
+        left = tokens
+        while left > 0 and (jobs := line.of(owner)):
+            share = max(1, left // len(jobs))
+            for job in jobs:
+                left -= self._take_from(line, job, min(share, left), window)
+                if left <= 0:
+                    break
+        return tokens - left
+
+    def _take_from(
+        self, line: Turns[Hashable, Job], job: Job, share: int, window: list[Entry]
+    ) -> int:
         """Move rows of up to `share` tokens, at least one row, to the window; the tokens moved."""
+        line.remove(job.caller, job)
         if not job.wanted:
             self._tokens -= job.waiting_tokens
             return 0
@@ -180,9 +235,10 @@ class ScoreQueue:
         window.extend(Entry(job, i) for i in range(job.taken, job.taken + count))
         moved = int(sums[count - 1])
         job.taken += count
+        job.waiting_tokens -= moved
         self._tokens -= moved
         if job.taken < len(job.rows):
-            self._jobs.append(job)
+            line.add(job.caller, job)
         return moved
 
     def close(self) -> None:
@@ -195,7 +251,8 @@ class ScoreQueue:
         """Close and empty the queue; the jobs that were in it."""
         with self._changed:
             self._closed = True
-            jobs, self._tokens = list(self._jobs), 0
-            self._jobs.clear()
+            jobs, self._tokens = [*self._normal.all(), *self._low.all()], 0
+            self._normal.clear()
+            self._low.clear()
             self._changed.notify_all()
             return jobs

@@ -66,6 +66,17 @@ class Made:
             )
 
 
+def check_rows(rows: int, limit: int, param: str | None = None) -> None:
+    """Raise InvalidRequest where a request makes more rows than one may."""
+    if rows > limit:
+        raise InvalidRequest(
+            f"{param or 'the request'} makes {rows} rows, the limit (--max-rows-per-request) is {limit}; "
+            "send fewer at once",
+            param=param,
+            code="too_many_rows",
+        )
+
+
 def check_top(
     k: int,
     param: str,

@@ -48,6 +48,7 @@ class Runner:
         self._newcomers_may_enter = False
         self._landed = time.monotonic()
         self.tokens_per_second = 0.0
+        self._asked_per_computed = 1.0
         self.pulse = Pulse()
 
     @property
@@ -58,6 +59,11 @@ class Runner:
     def _may_fly(self) -> int:
         """How many steps may be under way; one by one after a failure, so that each fails on its own."""
         return self._max_in_flight if self._turns and not self._turns[-1].again else 0
+
+    @property
+    def asked_tokens_per_second(self) -> float:
+        """Tokens a second as rows are asked for, what they share counted for each; 0 before the first."""
+        return self.tokens_per_second * self._asked_per_computed
 
     def run(self) -> None:
         """Score what comes. Raises only what is a bug, or no Exception; then call `abandon`."""
@@ -114,7 +120,11 @@ class Runner:
         for entry in self._entering:
             entry.job.begin()
         if self._entering:  # it stays set where the planning raises, so that nobody is lost
-            self._turns.append(Turn(self._scorer, self._entering, again=again))
+            turn = Turn(self._scorer, self._entering, again=again)
+            self._turns.append(turn)
+            asked = sum(entry.row.num_inputs for entry in self._entering)
+            ratio = asked / max(1, sum(turn.computed))
+            self._asked_per_computed += 0.2 * (ratio - self._asked_per_computed)
         self._entering = []
 
     def _advance(self, turn: Turn) -> None:

@@ -19,6 +19,7 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 
 Positive = Annotated[int, Field(ge=1)]
+PositiveSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 def _split(value: Any) -> Any:
@@ -118,6 +119,15 @@ class Settings(BaseSettings):
     max_queued_tokens: Positive = Field(
         default=16_000_000, description="Tokens that may wait; a request beyond that gets a 429."
     )
+    max_queued_requests: Positive = Field(
+        default=10_000,
+        description="Requests for scores that may be in the server at once; one more gets a 429, before "
+        "its body is read.",
+    )
+    max_rows_per_request: Positive = Field(
+        default=250_000,
+        description="Rows (continuations, prompts, documents times labels, windows) of one request.",
+    )
     max_logprobs: Annotated[int, Field(ge=0)] = Field(
         default=20, description="Largest `top_logprobs` or `logprobs` of a request."
     )
@@ -138,7 +148,23 @@ class Settings(BaseSettings):
         "(/tokenize) instead of its own.",
     )
     max_request_bytes: Positive = Field(
-        default=64 * 2**20, description="Largest request body in bytes."
+        default=64 * 2**20,
+        description="Largest request body in bytes, as sent and unpacked (gzip, deflate).",
+    )
+    max_connections: Positive = Field(
+        default=4096,
+        description="Connections that may be open at once; one more gets a 503 and is closed. A few "
+        "beside them are kept for /health and /ready.",
+    )
+    body_timeout: PositiveSeconds = Field(
+        default=120.0,
+        description="Seconds that a client may take to send a request's head, then its body, and to take "
+        "up a piece of its answer; then its connection is closed.",
+    )
+    request_timeout: PositiveSeconds | None = Field(
+        default=None,
+        description="Seconds that a request may take from its head to its scores; then it gets a 504. "
+        "X-Request-Timeout can ask for less. Default: as long as it takes.",
     )
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     api_key: Secrets = Field(

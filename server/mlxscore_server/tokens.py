@@ -3,9 +3,10 @@
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mlxscore_server.chat import Chat
 from mlxscore_server.decoder import PROBES, Decoder
@@ -23,7 +24,11 @@ _LIMIT_KEYS = (
     "n_ctx",
     "model_max_length",
 )
+# Ids that become an array at once.
+_PIECE = 100_000
 _NO_LIMIT = 10**9  # tokenizers state "no limit" as about 1e30
+
+Integer = TypeVar("Integer", np.int32, np.int64)
 
 
 class Encoder:
@@ -139,7 +144,7 @@ class Encoder:
     def verbatim(self, ids: Sequence[int], param: str) -> Ids:
         """Ids as given, (n,) int32; raises InvalidRequest where one is outside the embedding."""
         try:
-            array = np.array(ids, np.int64)
+            array = _array(ids, np.int64)
         except OverflowError:
             array = np.array([min(max(i, -1), 2**62) for i in ids], np.int64)
         bad = np.flatnonzero((array < 0) | (array >= self.num_embeddings))
@@ -163,7 +168,7 @@ class Encoder:
             with self._lock:
                 # Not verbose: a text longer than the model is ours to report.
                 found = [one(text, add_special_tokens=False, verbose=False) for text in texts]
-        return [np.array(ids, np.int32) for ids in found]
+        return [_array(ids, np.int32) for ids in found]
 
     def encode_prompts(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[Ids]:
         """Each text's ids, (n,) int32, with the tokenizer's special tokens before it, never two BOS; an
@@ -189,6 +194,14 @@ class Encoder:
         """Tokens as the vocabulary writes them: "Ġworld", "▁world"."""
         found: list[str] = self._tokenizer.convert_ids_to_tokens(ids.tolist())
         return found
+
+
+def _array(ids: Sequence[int], kind: type[Integer]) -> NDArray[Integer]:
+    """A list as an array, in pieces: Python's lock is held for a piece, and millions take a while."""
+    if len(ids) <= _PIECE:
+        return np.array(ids, kind)
+    pieces = (ids[at : at + _PIECE] for at in range(0, len(ids), _PIECE))
+    return np.concatenate([np.array(piece, kind) for piece in pieces])
 
 
 def limit_from(config: Mapping[str, Any], tokenizer: Any) -> int | None:

@@ -74,7 +74,7 @@ async def completions(request: Request) -> Response:
 
 
 def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> Salted:
-    request = parse(wire.CompletionRequest, raw)
+    request = parse(wire.CompletionRequest, raw, max_rows=settings.max_rows_per_request)
     card = loaded.card
     check_name(request.model, card, "model")
     wanted = asked(request, max_logprobs=settings.max_logprobs, vocab_size=card.vocab_size)

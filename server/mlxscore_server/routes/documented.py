@@ -13,11 +13,13 @@ _DESCRIPTIONS = {
     400: "A field is wrong; `param` names it.",
     401: "The API key is missing or not known.",
     404: "This server has another model.",
+    408: "The body was not here within --body-timeout; the connection is closed.",
     413: "The body is larger than --max-request-bytes.",
-    415: "The body is not said to be plain JSON.",
+    415: "The body is not said to be JSON, or is compressed in an unknown way.",
     429: "The queue is full; Retry-After says when to come back.",
     500: "The model failed on this request.",
     503: "Loading, draining, or the scoring thread has ended.",
+    504: "Not done within X-Request-Timeout or --request-timeout.",
 }
 
 

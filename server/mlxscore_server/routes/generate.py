@@ -55,7 +55,7 @@ async def generate(request: Request) -> Response:
 
 
 def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> Salted:
-    request = parse(wire.GenerateRequest, raw)
+    request = parse(wire.GenerateRequest, raw, max_rows=settings.max_rows_per_request)
     answer = GenerateAnswer(
         generations(request, loaded.encoder, settings),
         loaded.encoder.pieces,

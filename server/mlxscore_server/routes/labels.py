@@ -73,7 +73,7 @@ async def generative_scoring(request: Request) -> Response:
 
 
 def _prepare_scores(raw: bytearray, loaded: Loaded, settings: Settings) -> Salted:
-    request = parse(wire.LabelScoreRequest, raw)
+    request = parse(wire.LabelScoreRequest, raw, max_rows=settings.max_rows_per_request)
     labelled = _rows(request, loaded, settings)
 
     def write(found: list[list[float]]) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def _prepare_scores(raw: bytearray, loaded: Loaded, settings: Settings) -> Salte
 
 
 def _prepare_generative(raw: bytearray, loaded: Loaded, settings: Settings) -> Salted:
-    request = parse(wire.GenerativeScoringRequest, raw)
+    request = parse(wire.GenerativeScoringRequest, raw, max_rows=settings.max_rows_per_request)
     if isinstance(request.items, list) and not request.items:
         raise InvalidRequest("items must not be empty", param="items")
     labelled = _rows(request, loaded, settings)

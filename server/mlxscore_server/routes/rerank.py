@@ -66,7 +66,7 @@ async def rerank(request: Request) -> Response:
 
 
 def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> Salted:
-    request = parse(wire.RerankRequest, raw)
+    request = parse(wire.RerankRequest, raw, max_rows=settings.max_rows_per_request)
     check_model(request.model, loaded.card)
     for name, why in _UNSUPPORTED.items():
         value = getattr(request, name)

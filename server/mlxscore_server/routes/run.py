@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from fastapi import Request, Response
@@ -10,27 +11,33 @@ from mlxscore_server.body import read_json
 from mlxscore_server.disconnect import while_connected
 from mlxscore_server.engine import Engine, Scored
 from mlxscore_server.errors import (
+    BodyTimeout,
     BodyTooLarge,
     InvalidRequest,
     MlxscoreError,
     NotReady,
     QueueFull,
+    RequestExpired,
     ScoringFailed,
     WrongContentType,
 )
+from mlxscore_server.refusals import check_rows
 from mlxscore_server.resident import Loaded
 from mlxscore_server.row import Row
 from mlxscore_server.settings import Settings
+from mlxscore_server.terms import Terms
 from mlxscore_server.timing import stage
 
 # What any request for scores may end in, for the documentation.
 SCORING_ERRORS: tuple[type[MlxscoreError], ...] = (
     InvalidRequest,
+    BodyTimeout,
     BodyTooLarge,
     WrongContentType,
     QueueFull,
     ScoringFailed,
     NotReady,
+    RequestExpired,
 )
 
 # An answer of fewer numbers is written on the event loop: the hop to a thread would cost more.
@@ -72,10 +79,15 @@ async def run(request: Request, prepare: Prepare) -> Response:
     settings: Settings = request.app.state.settings
     # No rows: 503 while loading, draining or after the end, before any of the body is read.
     await engine.score([])
-    with stage("read"):
-        body = await read_json(request, settings.max_request_bytes)
+    terms = Terms.of(request, settings)
     tenant = None if settings.share_prefix_cache_across_keys else request.state.tenant
-    content = await while_connected(request, _answer(engine, settings, body, prepare, tenant))
+    async with terms.deadline():
+        engine.room.check()  # so too a 429, where nothing would be let in
+        with stage("read"):
+            body = await read_json(request, engine, settings)
+        with engine.room.place():
+            understand = partial(_rows, prepare, body, engine.loaded, settings, tenant)
+            content = await while_connected(request, _answer(engine, understand, terms))
     return Response(content, media_type="application/json")
 
 
@@ -84,6 +96,7 @@ def _rows(
 ) -> tuple[Prepared, Sequence[Row]]:
     """A request that has been understood, and its rows under their salt. Off the event loop, as `Prepare`."""
     prepared, given = prepare(body, loaded, settings)
+    check_rows(len(prepared.rows), settings.max_rows_per_request)
     salt = _salt(tenant, given)
     return prepared, [replace(row, salt=salt) for row in prepared.rows] if salt else prepared.rows
 
@@ -95,12 +108,12 @@ def _salt(tenant: str | None, given: str | None) -> bytes:
 
 
 async def _answer(
-    engine: Engine, settings: Settings, body: bytearray, prepare: Prepare, tenant: str | None
+    engine: Engine, understand: Callable[[], tuple[Prepared, Sequence[Row]]], terms: Terms
 ) -> bytes:
     with stage("tokenise"):
-        prepared, rows = await engine.encode(_rows, prepare, body, engine.loaded, settings, tenant)
+        prepared, rows = await engine.encode(understand)
     try:
-        scored = await engine.score(rows)
+        scored = await engine.score(rows, caller=terms.caller, low=terms.low)
     except ScoringFailed as error:
         # Without a row it may have reached several callers, and stays as it is.
         if error.row is not None:

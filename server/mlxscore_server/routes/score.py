@@ -75,7 +75,7 @@ async def score(request: Request) -> Response:
 
 
 def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> Salted:
-    request = parse(wire.ScoreRequest, raw)
+    request = parse(wire.ScoreRequest, raw, max_rows=settings.max_rows_per_request)
     card, k = loaded.card, request.top_logprobs
     check_name(request.model, card, "model")
     check_top(k, "top_logprobs", max_logprobs=settings.max_logprobs, vocab_size=card.vocab_size)

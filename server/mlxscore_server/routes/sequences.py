@@ -43,7 +43,7 @@ async def get_sequence_logprobs(request: Request) -> Response:
 
 
 def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> Salted:
-    request = parse(wire.SequenceLogprobsRequest, raw)
+    request = parse(wire.SequenceLogprobsRequest, raw, max_rows=settings.max_rows_per_request)
     _check(request, max_logprobs=settings.max_logprobs, vocab_size=loaded.card.vocab_size)
     sequences = [
         _sequence(loaded.encoder, i, ids, prompt_length, request.top_logprobs)

@@ -12,10 +12,12 @@ from mlxscore_server.chat import ChatOptions
 from mlxscore_server.disconnect import while_connected
 from mlxscore_server.engine import Engine
 from mlxscore_server.errors import (
+    BodyTimeout,
     BodyTooLarge,
     InvalidRequest,
     ModelNotFound,
     NotReady,
+    RequestExpired,
     WrongContentType,
 )
 from mlxscore_server.refusals import unsupported
@@ -23,11 +25,20 @@ from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.documented import body, documented
 from mlxscore_server.routes.models import check_name
 from mlxscore_server.settings import Settings
+from mlxscore_server.terms import Terms
 from mlxscore_server.timing import stage
 
 router = APIRouter()
 
-_ERRORS = (InvalidRequest, ModelNotFound, BodyTooLarge, WrongContentType, NotReady)
+_ERRORS = (
+    InvalidRequest,
+    ModelNotFound,
+    BodyTimeout,
+    BodyTooLarge,
+    WrongContentType,
+    NotReady,
+    RequestExpired,
+)
 
 # A body of this many bytes is encoded by threads that longer ones never reach. Not on the event loop:
 # 4 KiB of text take 1.2 ms (prose) to 6 ms (digits) there, and a hop to a thread takes 0.07 ms
@@ -72,11 +83,12 @@ async def _run(request: Request, answer: Callable[[bytearray, Loaded], bytes]) -
     engine: Engine = request.app.state.engine
     settings: Settings = request.app.state.settings
     loaded = engine.loaded  # 503 while loading, before any of the body is read
-    with stage("read"):
-        raw = await read_json(request, settings.max_request_bytes)
-    work = engine.encode(answer, raw, loaded, short=len(raw) <= _SHORT_BYTES)
-    with stage("tokenise"):
-        content = await while_connected(request, work)
+    async with Terms.of(request, settings).deadline():
+        with stage("read"):
+            raw = await read_json(request, engine, settings)
+        work = engine.encode(answer, raw, loaded, short=len(raw) <= _SHORT_BYTES)
+        with stage("tokenise"):
+            content = await while_connected(request, work)
     return Response(content, media_type="application/json")
 
 
