@@ -5,7 +5,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
+import hypothesis
 import pytest
 from server_process import ServerProcess
 
@@ -19,6 +21,9 @@ def pytest_configure() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     settings = Settings()
     load_blas(settings.blas, settings.cache_dir)
+    # A busy machine is no error.
+    hypothesis.settings.register_profile("untimed", deadline=None)
+    hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
@@ -31,9 +36,32 @@ def default_model_dir() -> Path:
 
 
 @pytest.fixture(scope="session")
+def default_model(default_model_dir: Path) -> Any:
+    """The default model as mlx-lm loads it, for its own `__call__`."""
+    import mlx_lm
+
+    return mlx_lm.load(str(default_model_dir))[0]
+
+
+@pytest.fixture(scope="session")
 def server(default_model_dir: Path) -> Iterator[ServerProcess]:
     """The real server with the default model, one for all tests that only ask it."""
     with ServerProcess() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def tiny_model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model of two layers with a byte-level tokenizer: for what holds of any model."""
+    from tiny_folders import save_model
+
+    return save_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_server(tiny_model_dir: Path) -> Iterator[ServerProcess]:
+    """The real server with the tiny model: hundreds of requests cost what one of the default's does."""
+    with ServerProcess("--model", str(tiny_model_dir)) as running:
         yield running
 
 

@@ -57,7 +57,6 @@ def client(server: ServerProcess) -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture(scope="module")
 def encoded(server: ServerProcess) -> list[list[int]]:
     """The ids of TEXTS."""
     body = {"prompt": TEXTS, "echo": True, "return_token_ids": True}
@@ -65,55 +64,60 @@ def encoded(server: ServerProcess) -> list[list[int]]:
     return [choice["prompt_token_ids"] for choice in answer["choices"]]
 
 
-def prompt_in(shape: str, encoded: list[list[int]]) -> Any:
+def prompt_in(shape: str, all_ids: list[list[int]]) -> Any:
     given: dict[str, Any] = {
         "text": TEXTS[0],
         "texts": TEXTS,
-        "ids": encoded[0],
-        "id_lists": encoded,
+        "ids": all_ids[0],
+        "id_lists": all_ids,
     }
     return given[shape]
 
 
 def arguments(max_tokens: object, logprobs: int | None) -> dict[str, Any]:
-    given: dict[str, Any] = {"model": "SmolLM2-135M-Instruct", "logprobs": logprobs}
+    given: dict[str, Any] = {"model": "tiny", "logprobs": logprobs}
     return given if max_tokens is ABSENT else given | {"max_tokens": max_tokens}
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_combination_through_the_openai_package(
-    shape: str, openai: OpenAI, client: Client, encoded: list[list[int]]
+    shape: str, tiny_server: ServerProcess
 ) -> None:
-    sums = [whole_sum(client, ids) for ids in encoded]
-    texts: dict[tuple[bool, int], list[str]] = {}
-    for echo, max_tokens, logprobs in itertools.product(
-        [False, True], [ABSENT, 0, 1], [None, 0, 1, 5, CAP]
+    with (
+        OpenAI(base_url=f"{tiny_server.url}/v1", api_key="none", max_retries=0) as openai,
+        Client(tiny_server.url) as client,
     ):
-        answer = openai.completions.create(
-            prompt=prompt_in(shape, encoded), echo=echo, **arguments(max_tokens, logprobs)
-        )
-        new = (0 if echo else 1) if max_tokens is ABSENT else max_tokens
-        assert isinstance(new, int)
-        prompts = len(TEXTS) if shape in ("texts", "id_lists") else 1
-        assert [choice.index for choice in answer.choices] == list(range(prompts))
-        assert answer.usage is not None
-        assert answer.usage.completion_tokens == new * prompts
-        assert answer.usage.prompt_tokens == sum(map(len, encoded[:prompts]))
-        # Whoever asks for logprobs gets the text that all others get.
-        given = [choice.text for choice in answer.choices]
-        assert texts.setdefault((echo, new), given) == given
-        for choice, text, ids, total in zip(answer.choices, TEXTS, encoded, sums, strict=False):
-            assert choice.finish_reason == "length"
-            assert choice.text.startswith(text) if echo else not choice.text.startswith(text)
-            if logprobs is None:
-                assert choice.logprobs is None
-                continue
-            assert choice.logprobs is not None
-            check(choice.logprobs, choice.text, len(ids) * echo, new, logprobs)
-            if echo:
-                values: list[Any] = list(choice.logprobs.token_logprobs or [])
-                # Other lengths, other kernels: float32 rounding, 1e-5 a token.
-                assert abs(sum(values[1 : len(ids)]) - total) <= 1e-5 * len(ids)
+        all_ids = encoded(tiny_server)
+        sums = [whole_sum(client, ids) for ids in all_ids]
+        texts: dict[tuple[bool, int], list[str]] = {}
+        for echo, max_tokens, logprobs in itertools.product(
+            [False, True], [ABSENT, 0, 1], [None, 0, 1, 5, CAP]
+        ):
+            answer = openai.completions.create(
+                prompt=prompt_in(shape, all_ids), echo=echo, **arguments(max_tokens, logprobs)
+            )
+            new = (0 if echo else 1) if max_tokens is ABSENT else max_tokens
+            assert isinstance(new, int)
+            prompts = len(TEXTS) if shape in ("texts", "id_lists") else 1
+            assert [choice.index for choice in answer.choices] == list(range(prompts))
+            assert answer.usage is not None
+            assert answer.usage.completion_tokens == new * prompts
+            assert answer.usage.prompt_tokens == sum(map(len, all_ids[:prompts]))
+            # Whoever asks for logprobs gets the text that all others get.
+            given = [choice.text for choice in answer.choices]
+            assert texts.setdefault((echo, new), given) == given
+            for choice, text, ids, total in zip(answer.choices, TEXTS, all_ids, sums, strict=False):
+                assert choice.finish_reason == "length"
+                assert choice.text.startswith(text) if echo else not choice.text.startswith(text)
+                if logprobs is None:
+                    assert choice.logprobs is None
+                    continue
+                assert choice.logprobs is not None
+                check(choice.logprobs, choice.text, len(ids) * echo, new, logprobs)
+                if echo:
+                    values: list[Any] = list(choice.logprobs.token_logprobs or [])
+                    # Other lengths, other kernels: float32 rounding, 1e-5 a token.
+                    assert abs(sum(values[1 : len(ids)]) - total) <= 1e-5 * len(ids)
 
 
 def check(found: Any, text: str, num_prompt: int, new: int, k: int) -> None:
@@ -158,9 +162,9 @@ def test_tokens_stand_where_their_offsets_say(openai: OpenAI) -> None:
 
 
 def test_the_best_of_each_position_is_what_score_says(
-    openai: OpenAI, client: Client, encoded: list[list[int]]
+    openai: OpenAI, client: Client, server: ServerProcess
 ) -> None:
-    ids = encoded[0]
+    ids = encoded(server)[0]
     as_ids = {"return_tokens_as_token_ids": True, "prompt_logprobs": 3}
     answer = openai.completions.create(
         model="", prompt=ids, echo=True, logprobs=3, extra_body={"model": None, **as_ids}
@@ -236,14 +240,14 @@ def test_many_callers_of_the_async_client_each_get_their_own(server: ServerProce
 
     together = asyncio.run(main())
     with OpenAI(base_url=f"{server.url}/v1", api_key="x", max_retries=0) as client:
-        for prompt, found in zip(prompts, together, strict=True):
-            answer = client.completions.create(
-                model="SmolLM2-135M-Instruct", prompt=prompt, echo=True, logprobs=1
-            )
-            alone = answer.choices[0].logprobs
-            assert alone is not None
-            values: list[Any] = list(alone.token_logprobs or [])
+        answer = client.completions.create(
+            model="SmolLM2-135M-Instruct", prompt=prompts, echo=True, logprobs=1
+        )
+        for choice, found in zip(answer.choices, together, strict=True):
+            assert choice.logprobs is not None
+            values: list[Any] = list(choice.logprobs.token_logprobs or [])
             assert found == pytest.approx(values[1:], abs=1e-4)
+    assert len({round(sum(found), 3) for found in together}) == len(prompts)
 
 
 # --- lm-evaluation-harness's reading, on a model whose answers are known ---

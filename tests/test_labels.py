@@ -22,7 +22,7 @@ from fakes import (
 )
 from server_process import ServerProcess
 from tokenizers import normalizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from mlxscore_client import wire
 from mlxscore_server.contexts import Context, label_contexts
@@ -554,20 +554,18 @@ def post(server: ServerProcess, path: str, **body: Any) -> Any:
 
 
 def test_probabilities_are_those_of_score_and_of_the_whole_softmax(
-    server: ServerProcess, default_model_dir: Path
+    server: ServerProcess, default_model: Any, default_model_dir: Path
 ) -> None:
     import mlx.core as mx
-    import mlx_lm
 
-    model, tokenizer = mlx_lm.load(str(default_model_dir))[:2]
-    model.set_dtype(mx.float32)
+    tokenizer: Any = AutoTokenizer.from_pretrained(str(default_model_dir))
     query, items = "Is the following city the capital of France? ", ["Paris", "London"]
     labels = [" Yes", " No", " Of course not"]
     first_ids = [tokenizer.encode(label, add_special_tokens=False)[0] for label in labels]
     by_id = post(server, "/v1/score", query=query, items=items, label_token_ids=first_ids)
     for item, found in zip(items, by_id["scores"], strict=True):
         ids = tokenizer.encode(query + item)
-        logits = model(mx.array([ids]))[0, -1].astype(mx.float32)
+        logits = default_model(mx.array([ids]))[0, -1].astype(mx.float32)
         expected = np.array(mx.softmax(logits))[first_ids]
         assert found == pytest.approx(expected.tolist(), rel=1e-4, abs=1e-5)
     by_text = post(server, "/v1/score", query=query, items=items, labels=labels)["scores"]

@@ -91,12 +91,14 @@ def operations(server: Steady, document: Any) -> dict[str, APIOperation]:
     return {found.ok().label: found.ok() for found in schema.get_all_operations()}
 
 
-def attacked(operation: APIOperation, mode: GenerationMode, checks: Any = CHECKS) -> Counter[int]:
+def attacked(
+    operation: APIOperation, mode: GenerationMode, checks: Any = CHECKS, examples: int = 25
+) -> Counter[int]:
     """How often each status was the answer."""
     statuses: Counter[int] = Counter()
     with requests.Session() as session:
 
-        @FIXED
+        @settings(FIXED, max_examples=examples)
         @given(case=operation.as_strategy(mode))
         def attack(case: schemathesis.Case) -> None:
             response = case.call(session=session)
@@ -126,8 +128,9 @@ def test_what_does_not_fit_the_document(server: Steady, document: Any, label: st
 
 @pytest.mark.parametrize("label", TAKE)
 def test_what_is_answered_fits_the_document(server: Steady, document: Any, label: str) -> None:
-    statuses = attacked(operations(server, plain(document))[label], GenerationMode.POSITIVE)
-    assert statuses[200]
+    # JSON Schema takes 2.0 for an integer and the server does not: of few bodies none may be right.
+    operation = operations(server, plain(document))[label]
+    assert attacked(operation, GenerationMode.POSITIVE, examples=100)[200]
 
 
 def plain(schema: Any) -> Any:

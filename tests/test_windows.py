@@ -537,11 +537,11 @@ TEXT = (
     "The river rises in the hills, and after forty miles of woods and farms it comes to the sea. "
     "Nobody who lives beside it has ever called it by the name on the maps: to them it is only the "
     "water, high in March, low in August, and never to be trusted by a child after rain. "
-) * 3
+)
 
 
-def test_windows_are_what_they_would_be_as_items(server: ServerProcess) -> None:
-    with Client(server.url) as client:
+def test_windows_are_what_they_would_be_as_items(tiny_server: ServerProcess) -> None:
+    with Client(tiny_server.url) as client:
         (card,) = client.models().data
         assert card.bos_token_id is not None
         (prefix,) = client.score("", [TEXT], return_tokens=True)
@@ -579,16 +579,16 @@ def test_perplexity_is_that_of_the_text_after_its_prefix(server: ServerProcess) 
         assert [t.id for t in whole.tokens] == [t.id for t in after.tokens]
         mean = sum(token.logprob for token in after.tokens) / len(after.tokens)
         assert whole.token_perplexity == pytest.approx(math.exp(-mean), rel=1e-5)
-        assert 1 < whole.token_perplexity < 40
+        assert 1 < whole.token_perplexity < 100
         assert whole.byte_perplexity == pytest.approx(2**whole.bits_per_byte)
         assert client.loglikelihood_rolling([TEXT]) == [
             pytest.approx(after.loglikelihood, abs=1e-3)
         ]
 
 
-def test_the_prefix_in_every_window_changes_the_later_ones_only(server: ServerProcess) -> None:
+def test_the_prefix_in_every_window_changes_the_later_ones_only(tiny_server: ServerProcess) -> None:
     async def use() -> None:
-        async with AsyncClient(server.url) as client:
+        async with AsyncClient(tiny_server.url) as client:
             first, every = [
                 (
                     await client.score_items(
