@@ -35,8 +35,8 @@ _KEEP_ALIVE_SECONDS = 75
 _FAREWELL_SECONDS = 5
 _SCRAPE_SECONDS = 1
 
-# When Python looks for garbage: see the module gc. Its own are (700, 10, 10), with which a body of a
-# million small objects holds all threads up for 3 s at once.
+# When Python looks for garbage: see the module gc. With its own (700, 10, 10) a body of 250,000 items holds
+# all threads up for 90 ms at once, not 22 ms, and takes a quarter longer to read (measured).
 _GARBAGE = (20_000, 10, 100)
 
 
