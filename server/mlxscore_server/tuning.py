@@ -13,44 +13,41 @@ log = logging.getLogger("mlxscore")
 
 _SIZES = (1024, 2048, 4096, 8192, 16384)
 _ROW = 256
-# Twice the tokens for less than this gain in speed is not worth the memory, nor a newcomer's wait.
-# 32,768 are not tried: 2% more than 16,384 for a 1B model on one H200, and twice the memory.
-_KNEE = 1.02
-# But for a pass this short they cost a newcomer nothing that it would notice, and what is computed
-# together is shared without being fetched: larger ones are taken unless they are slower.
-_SHORT_SECONDS = 0.125
-_NOT_SLOWER = 0.97
+# The smallest size that is this near to the fastest: what is gained above it is not worth the memory, nor
+# a newcomer's wait. Of 1B on one H200 that is 16,384 tokens, of 8B 4,096. 32,768 are not tried: 2% more
+# than 16,384 for 1B, and twice the memory.
+_NEAR = 0.95
 # A pass that takes longer than this ends the search: larger ones would only delay the start.
 _SECONDS = 1.0
 
 
 def tune(scorer: BatchScorer, budget_bytes: int) -> None:
-    """Set `max_batch_tokens` to where tokens a second stop growing, within a memory budget.
+    """Set `max_batch_tokens` to where tokens a second no longer grow much, within a memory budget.
+
+    All sizes are measured, since one slow pass must not end the search.
 
     `budget_bytes` holds all of MLX's memory: weights, kept prefixes, and what a micro-batch takes,
     which is measured at each size and taken to grow in proportion.
     """
     fixed = mx.get_active_memory() + scorer.kept.max_bytes
     kept_bytes, scorer.kept.max_bytes = scorer.kept.max_bytes, 0
-    best_rate, best = 0.0, _SIZES[0]
+    rates: dict[int, float] = {}
     peak = 0
     try:
         for size in _SIZES:
             if peak and fixed + 2 * peak > budget_bytes:
                 log.info("micro-batches of %d tokens would not fit into the memory budget", size)
                 break
-            rate, seconds, peak = _measure(scorer, size)
-            log.debug("%d tokens: %.0f tokens/s, %.2f GB", size, rate, peak / 1e9)
-            enough = _NOT_SLOWER if seconds <= _SHORT_SECONDS else _KNEE
-            if rate <= best_rate * enough:
-                break
-            best_rate, best = max(rate, best_rate), size
+            rates[size], seconds, peak = _measure(scorer, size)
+            log.debug("%d tokens: %.0f tokens/s, %.2f GB", size, rates[size], peak / 1e9)
             if seconds > _SECONDS:
                 break
     finally:
         scorer.kept.max_bytes = kept_bytes
+    fastest = max(rates.values())
+    best = next(size for size, rate in rates.items() if rate >= _NEAR * fastest)
     scorer.max_batch_tokens = best
-    log.info("micro-batches of %d tokens: %.0f tokens/s here", best, best_rate)
+    log.info("micro-batches of %d tokens: %.0f tokens/s here", best, rates[best])
 
 
 def _measure(scorer: BatchScorer, size: int) -> tuple[float, float, int]:
