@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+from collections.abc import Container
 
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -24,8 +25,11 @@ class Access:
     Sets `state.tenant`: the name of the API key, None where none is needed.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keys, hosts: AllowedHosts) -> None:
-        self._app, self._keys, self._hosts = app, keys, hosts
+    def __init__(
+        self, app: ASGIApp, keys: Keys, hosts: AllowedHosts, page_paths: Container[str] = ()
+    ) -> None:
+        """`page_paths`: files that are the same for everybody; a page must be there to ask for a key."""
+        self._app, self._keys, self._hosts, self._page_paths = app, keys, hosts, page_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -46,7 +50,7 @@ class Access:
                 f"this server does not answer to the name {headers.get('host', '')[:100]!r} (in the Host "
                 "header); --allowed-hosts lets it"
             )
-        if not self._keys:
+        if not self._keys or path in self._page_paths:
             return None
         presented = _presented(headers, path)
         name = self._keys.name_of(presented)
@@ -54,7 +58,8 @@ class Access:
             known = "this API key is not known here" if presented else "an API key is needed"
             error = InvalidApiKey(f"{known}: Authorization: Bearer KEY, or X-API-Key: KEY")
             if path in _PAGES:
-                error.challenge = 'Basic realm="mlxscore: the API key is the password", Bearer'
+                basic = 'Basic realm="mlxscore: the API key is the password"'
+                error.challenges = (basic, *error.challenges)
             raise error
         return name
 

@@ -28,6 +28,7 @@ from mlxscore_server.routes import (
     labels,
     metrics,
     models,
+    page,
     rerank,
     score,
     sequences,
@@ -80,6 +81,8 @@ def create_app(engine: Engine, settings: Settings, tracing: Tracing | None = Non
         title="mlxscore",
         version=__version__,
         description=_DESCRIPTION,
+        # /docs is a page of ours (routes/page.py): FastAPI's own loads its scripts from elsewhere.
+        docs_url=None,
         redoc_url=None,
         # A redirect of a POST loses the body in some clients; a 404 is plain.
         redirect_slashes=False,
@@ -89,7 +92,7 @@ def create_app(engine: Engine, settings: Settings, tracing: Tracing | None = Non
     app.state.metrics = Metrics(engine, settings.max_queued_tokens)
     app.state.tracing = tracing
     modules = [score, completions, generate, sequences, labels, rerank, health, models]
-    modules += [tokenizer, version]
+    modules += [tokenizer, version, page]
     if settings.enable_tokenizer_info_endpoint:
         modules.append(tokenizer_info)
     if settings.metrics_port is None:
@@ -103,7 +106,7 @@ def create_app(engine: Engine, settings: Settings, tracing: Tracing | None = Non
     )
     hosts = AllowedHosts(settings.allowed_hosts, settings.host)
     # From the innermost to the outermost. A browser asks for leave to send a key without sending it.
-    app.add_middleware(Access, keys=app.state.keys, hosts=hosts)
+    app.add_middleware(Access, keys=app.state.keys, hosts=hosts, page_paths=page.PATHS)
     app.add_middleware(Reserved)
     if settings.cors_origins:
         check_origins(settings.cors_origins)

@@ -33,14 +33,16 @@ def respond(error: MlxscoreError) -> Response:
     headers: dict[str, str] = {}
     if error.retry_after is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after)))
-    if error.challenge is not None:
-        headers["WWW-Authenticate"] = error.challenge
     if error.closes:
         headers["Connection"] = "close"
     body = wire.ErrorBody(
         message=error.message, type=error.type, param=error.param, code=error.code
     )
-    return envelope(error.status, body, headers)
+    response = envelope(error.status, body, headers)
+    for challenge in error.challenges:
+        # Each in a header of its own: Chromium asks for no password where two stand in one.
+        response.headers.append("WWW-Authenticate", challenge)
+    return response
 
 
 def envelope(status: int, body: wire.ErrorBody, headers: Mapping[str, str]) -> Response:

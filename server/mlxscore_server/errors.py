@@ -31,7 +31,7 @@ class MlxscoreError(Exception):
     type: ClassVar[str] = "server_error"
     code: str | None = None
     retry_after: float | None = None  # seconds
-    challenge: str | None = None
+    challenges: tuple[str, ...] = ()
     """How to say who one is (WWW-Authenticate)."""
     closes: ClassVar[bool] = False
     """Whether the connection ends with the answer."""
@@ -54,7 +54,7 @@ class InvalidApiKey(MlxscoreError):
     status = 401
     type = "authentication_error"
     code = "invalid_api_key"
-    challenge = "Bearer"
+    challenges = ("Bearer",)
 
 
 class ModelNotFound(MlxscoreError):
