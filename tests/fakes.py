@@ -94,8 +94,14 @@ class ByteScorer:
             ranks=targets + 1 if row.ranks else None,
             top_ids=best if row.top_logprobs else None,
             top_logprobs=(-best / 256).astype(np.float32) if row.top_logprobs else None,
+            among_logprobs=None if row.among is None else np.full(len(targets), among(row.among)),
             next_id=0 if row.next_token else None,
         )
+
+
+def among(ids: np.ndarray) -> np.float32:
+    """What the byte model says of several tokens together, at any position."""
+    return np.float32(np.logaddexp.reduce(-ids / 256))
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:

@@ -1,6 +1,7 @@
 """Reading rows of logits: both ways against numpy in float64, ties, non-finite values."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
@@ -91,3 +92,20 @@ def test_a_long_row_is_summed_without_drift_on_the_cpu() -> None:
     exact = logits.astype(np.float64)
     exact -= np.log(np.exp(exact).sum(-1, keepdims=True))
     assert np.abs(found.logprobs - exact[[0, 1, 2], [5, 6, 7]]).max() < 2e-6
+
+
+@pytest.mark.parametrize("read", WAYS)
+def test_several_tokens_together(read: Reader) -> None:
+    """The probability of a set of tokens, for pairs that share rows of logits, as in float64."""
+    logits = np.random.default_rng(2).normal(size=(21, 300)).astype(np.float32) * 4
+    rows, targets = [20, 0, 0, 7, 3] * 5, list(range(25))
+    among = np.array([0, 5, 6, 299, 17], np.int32)
+    asked = replace(wanted(rows, targets, top=2), among=among)
+    found = read(mx.array(logits), asked)()
+    exact = np.exp(logits.astype(np.float64))
+    together = np.log(exact[:, among].sum(-1) / exact.sum(-1))
+    assert found.among_logprobs is not None
+    assert np.abs(found.among_logprobs - together[rows]).max() < 1e-5
+    assert found.top_ids.shape == (4, 2)
+    assert found.ranks is not None and len(found.ranks) == len(rows)
+    assert read(mx.array(logits), wanted(rows, targets))().among_logprobs is None

@@ -20,6 +20,16 @@ from mlxscore_client.errors import (
     RateLimitError,
     ServerUnavailableError,
 )
+from mlxscore_client.helpers import (
+    PMI,
+    Classification,
+    DPOLogps,
+    Perplexity,
+    Ranked,
+    Surprisal,
+    TokenSurprisal,
+    WordSurprisal,
+)
 from mlxscore_client.version import __version__
 from mlxscore_client.wire import (
     Health,
@@ -35,13 +45,16 @@ from mlxscore_client.wire import (
 )
 
 __all__ = [
+    "PMI",
     "APIConnectionError",
     "APIStatusError",
     "APITimeoutError",
     "AsyncClient",
     "AuthenticationError",
     "BadRequestError",
+    "Classification",
     "Client",
+    "DPOLogps",
     "Health",
     "InternalServerError",
     "InvalidRequestError",
@@ -51,14 +64,19 @@ __all__ = [
     "ModelList",
     "NotFoundError",
     "PayloadTooLargeError",
+    "Perplexity",
+    "Ranked",
     "RateLimitError",
     "Score",
     "ScoreItem",
     "ScoreResponse",
     "ScoreResult",
     "ServerUnavailableError",
+    "Surprisal",
     "TokenScore",
+    "TokenSurprisal",
     "TopLogprob",
     "Usage",
+    "WordSurprisal",
     "__version__",
 ]

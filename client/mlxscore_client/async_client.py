@@ -7,12 +7,11 @@ from typing import Any, Self, TypeVar
 import httpx
 
 from mlxscore_client import calls
-from mlxscore_client.base import Base
+from mlxscore_client.async_helper_methods import AsyncHelperMethods
 from mlxscore_client.calls import Call, Job
 from mlxscore_client.errors import MlxscoreError
 from mlxscore_client.http_errors import httpx_errors_as_ours
 from mlxscore_client.inputs import TextOrIds
-from mlxscore_client.split import Answer
 from mlxscore_client.wire import (
     Boundary,
     Health,
@@ -27,7 +26,7 @@ from mlxscore_client.wire import (
 T = TypeVar("T")
 
 
-class AsyncClient(Base[httpx.AsyncBaseTransport]):
+class AsyncClient(AsyncHelperMethods):
     """`Client` for asyncio; belongs to one event loop. Close it, or use `async with`.
 
     The requests of a large call are sent side by side; if one fails, the others are cancelled.
@@ -76,6 +75,7 @@ class AsyncClient(Base[httpx.AsyncBaseTransport]):
         *,
         return_tokens: bool = False,
         top_logprobs: int = 0,
+        space_logprobs: bool = False,
         add_special_tokens: bool | None = None,
         boundary: Boundary = "joint",
         truncation: Truncation = "error",
@@ -92,6 +92,7 @@ class AsyncClient(Base[httpx.AsyncBaseTransport]):
         options = {
             "return_tokens": return_tokens,
             "top_logprobs": top_logprobs,
+            "space_logprobs": space_logprobs,
             "add_special_tokens": add_special_tokens,
             "boundary": boundary,
             "truncation": truncation,
@@ -155,7 +156,7 @@ class AsyncClient(Base[httpx.AsyncBaseTransport]):
         return await self._send(calls.HEALTH)
 
     async def _run(self, job: Job[T]) -> T:
-        answers: dict[int, Answer] = {}
+        answers: dict[int, Any] = {}
         todo = enumerate(job.calls)  # shared: each worker takes the next when it is free
 
         async def work() -> None:

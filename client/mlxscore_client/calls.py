@@ -3,7 +3,6 @@
 Pure: knows paths and JSON, neither httpx nor how to wait.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,8 +51,8 @@ class Call(Generic[T]):
 class Job(Generic[T]):
     """A method's requests, made as they are asked for, and their answers as its result."""
 
-    calls: Iterable[Call[Answer]]
-    join: Callable[[Sequence[Answer]], T]
+    calls: Iterable[Call[Any]]
+    join: Callable[[Sequence[Any]], T]
 
 
 @dataclass(frozen=True)
@@ -76,14 +75,31 @@ HEALTH = Call(
 MODELS = Call("GET", "/v1/models", ModelList.model_validate_json, quick=True)
 
 
-def tokenize(text: str, add_special_tokens: bool) -> Call[TokenizeResponse]:
+def tokenize(
+    text: str, add_special_tokens: bool, caller_path: Callable[[str], str] = str
+) -> Call[TokenizeResponse]:
     """One text's ids."""
-    body = {"prompt": text, "add_special_tokens": add_special_tokens}
+    return _tokenize({"prompt": text, "add_special_tokens": add_special_tokens}, caller_path)
+
+
+def tokenize_messages(
+    messages: Sequence[Mapping[str, Any]],
+    add_generation_prompt: bool,
+    caller_path: Callable[[str], str],
+) -> Call[TokenizeResponse]:
+    """A conversation's ids, through the model's chat template."""
+    messages = [dict(message) for message in messages]
+    body = {"messages": messages, "add_generation_prompt": add_generation_prompt}
+    return _tokenize(body, caller_path)
+
+
+def _tokenize(body: dict[str, Any], caller_path: Callable[[str], str]) -> Call[TokenizeResponse]:
     return Call(
         "POST",
         "/tokenize",
         TokenizeResponse.model_validate_json,
-        content=json.dumps(body).encode(),
+        content=inputs.tokenize_request(body, caller_path).encode(),
+        caller_path=caller_path,
     )
 
 
@@ -106,10 +122,14 @@ def score(
 
 
 def score_items(
-    items: Iterable[ScoreItem | Mapping[str, Any]], options: Mapping[str, Any], limits: Limits
+    items: Iterable[ScoreItem | Mapping[str, Any]],
+    options: Mapping[str, Any],
+    limits: Limits,
+    caller_path: Callable[[str], str] = str,
 ) -> Job[ScoreResponse]:
     """Items as they are."""
-    return Job(_score_calls(inputs.score_request(items, options), limits, str), join)
+    request = inputs.score_request(items, options, caller_path)
+    return Job(_score_calls(request, limits, caller_path), join)
 
 
 def loglikelihood(

@@ -7,9 +7,9 @@ from typing import Any, Self, TypeVar
 import httpx
 
 from mlxscore_client import calls
-from mlxscore_client.base import Base
 from mlxscore_client.calls import Call, Job
 from mlxscore_client.errors import MlxscoreError
+from mlxscore_client.helper_methods import HelperMethods
 from mlxscore_client.http_errors import httpx_errors_as_ours
 from mlxscore_client.inputs import TextOrIds
 from mlxscore_client.wire import (
@@ -26,7 +26,7 @@ from mlxscore_client.wire import (
 T = TypeVar("T")
 
 
-class Client(Base[httpx.BaseTransport]):
+class Client(HelperMethods):
     """Scores texts on an mlxscore server. Safe to share between threads; close it, or use `with`.
 
         with Client() as client:
@@ -79,6 +79,7 @@ class Client(Base[httpx.BaseTransport]):
         *,
         return_tokens: bool = False,
         top_logprobs: int = 0,
+        space_logprobs: bool = False,
         add_special_tokens: bool | None = None,
         boundary: Boundary = "joint",
         truncation: Truncation = "error",
@@ -95,6 +96,7 @@ class Client(Base[httpx.BaseTransport]):
         options = {
             "return_tokens": return_tokens,
             "top_logprobs": top_logprobs,
+            "space_logprobs": space_logprobs,
             "add_special_tokens": add_special_tokens,
             "boundary": boundary,
             "truncation": truncation,

@@ -40,6 +40,15 @@ def score_request(
         raise _invalid(error, caller_path) from error
 
 
+def tokenize_request(fields: Mapping[str, Any], caller_path: Callable[[str], str] = str) -> str:
+    """The body of `POST /tokenize`, checked, as JSON."""
+    try:
+        request = wire.TokenizeRequest(**fields)
+    except ValidationError as error:
+        raise _invalid(error, caller_path) from error
+    return request.model_dump_json(include=set(fields))
+
+
 def continuations(value: Iterable[TextOrIds]) -> list[TextOrIds]:
     """As a list; a lone text would otherwise be scored letter by letter."""
     if isinstance(value, str | bytes):

@@ -24,6 +24,14 @@ class Answers:
         """(P,) how many most likely tokens each pair asks for."""
         self.ranks = np.repeat(np.array([row.ranks for row in rows], np.bool_), self.counts)
         """(P,) whether its rank is asked for."""
+        among = [row.among for row in rows if row.among is not None]
+        if any(one is not among[0] for one in among):
+            raise ValueError("rows of one window must ask for the same ids")
+        self.among = among[0] if among else None
+        self.with_among = np.repeat(
+            np.array([row.among is not None for row in rows], np.bool_), self.counts
+        )
+        """(P,) whether it asks for these ids' probability."""
         self.targets = np.empty(num_pairs, np.int32)
         for row, end in zip(rows, ends.tolist(), strict=True):
             self.targets[end - row.num_targets : end] = row.targets
@@ -32,6 +40,7 @@ class Answers:
         self._logprobs = np.empty(num_pairs, np.float32)
         self._greedy = np.empty(num_pairs, np.bool_)
         self._ranks = np.empty(num_pairs if self.ranks.any() else 0, np.int32)
+        self._among = np.empty(num_pairs if among else 0, np.float32)
         self._top_ids = np.zeros((num_pairs if top else 0, top), np.int32)
         self._top_logprobs = np.zeros((num_pairs if top else 0, top), np.float32)
 
@@ -43,6 +52,8 @@ class Answers:
         self._greedy[pairs] = read.greedy
         if read.ranks is not None:
             self._ranks[pairs] = read.ranks
+        if read.among_logprobs is not None:
+            self._among[pairs] = read.among_logprobs
         width = read.top_ids.shape[1]
         if width:
             with_top = pairs[self.tops[pairs] > 0]
@@ -62,5 +73,6 @@ class Answers:
             ranks=self._ranks[part].copy() if row.ranks else None,
             top_ids=self._top_ids[part, :top].copy() if row.top_logprobs else None,
             top_logprobs=self._top_logprobs[part, :top].copy() if row.top_logprobs else None,
+            among_logprobs=self._among[part].copy() if row.among is not None else None,
             next_id=int(self._tokens[end - 1]) if row.next_token else None,
         )

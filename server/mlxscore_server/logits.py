@@ -44,6 +44,14 @@ def _read_numpy(logits: mx.array, wanted: Wanted) -> Read:
             part = slice(i, i + _ROWS_AT_ONCE)
             greater = x[rows[part]] > of_target[part, None]
             ranks[part] = 1 + np.count_nonzero(greater, axis=1)
+    among = None
+    if wanted.among is not None:
+        asked, of_asked = np.unique(rows, return_inverse=True)
+        chosen = np.empty(len(asked), np.float64)
+        for i in range(0, len(asked), _ROWS_AT_ONCE):
+            part = slice(i, i + _ROWS_AT_ONCE)
+            chosen[part] = _best_and_lse(x[asked[part]][:, wanted.among])[1]
+        among = (chosen[of_asked] - lse[rows]).astype(np.float32)
     top_rows = wanted.top_rows
     if wanted.top == 1:  # known already
         top_ids = best[top_rows, None]
@@ -57,6 +65,7 @@ def _read_numpy(logits: mx.array, wanted: Wanted) -> Read:
         ranks=ranks,
         top_ids=top_ids,
         top_logprobs=(top - lse[top_rows, None]).astype(np.float32),
+        among_logprobs=among,
     )
 
 
@@ -118,10 +127,14 @@ def read_mlx(logits: mx.array, wanted: Wanted) -> Reading:
         else:
             top_ids, top = _top_mlx(_rows(logits, wanted.top_rows), wanted.top)
         outputs += [top_ids, top.astype(mx.float32) - lse[top_rows][:, None]]
+    if wanted.among is not None:
+        chosen = mx.take(logits, to_mlx(wanted.among), axis=-1)
+        outputs.append(mx.logsumexp(chosen.astype(mx.float32), axis=-1)[rows] - lse[rows])
     mx.async_eval(outputs)
 
     def finish() -> Read:
         found = [to_numpy(output) for output in outputs]
+        among = found.pop() if wanted.among is not None else None
         top_ids, top_logprobs = (found[-2], found[-1]) if wanted.top else _no_top(wanted)
         return Read(
             targets=found[2],
@@ -130,6 +143,7 @@ def read_mlx(logits: mx.array, wanted: Wanted) -> Reading:
             ranks=found[3] if wanted.ranks else None,
             top_ids=top_ids.astype(np.int32),
             top_logprobs=top_logprobs,
+            among_logprobs=among,
         )
 
     return finish

@@ -22,6 +22,8 @@ class Wanted:
     """How many best tokens to return for each logits row in `top_rows`."""
     top_rows: Ints
     """(T,) logits rows whose best tokens are wanted."""
+    among: Ints | None = None
+    """(n,) token ids whose probability together is wanted of each pair's row."""
 
 
 @dataclass(frozen=True)
@@ -40,3 +42,5 @@ class Read:
     """(T, top), highest first, the lowest id first on ties."""
     top_logprobs: Floats
     """(T, top) nats."""
+    among_logprobs: Floats | None = None
+    """(P,) nats: of the ids `among` together, in each pair's row."""

@@ -27,6 +27,8 @@ class Row:
     """Whether the answer holds ranks."""
     next_token: bool = False
     """Whether the model's first choice after the last id is scored too."""
+    among: Ids | None = None
+    """Token ids whose probability together is asked for at each scored position; one array a model."""
     salt: bytes = b""
     """Rows share prefixes only with rows of the same salt."""
 
@@ -76,6 +78,8 @@ class RowScore:
     """(k, top_logprobs) highest first; None unless asked for."""
     top_logprobs: NDArray[np.float32] | None = None
     """(k, top_logprobs) nats."""
+    among_logprobs: NDArray[np.float32] | None = None
+    """(k,) nats, of all ids `among` together; None unless asked for."""
     next_id: int | None = None
     """The model's first choice after the row, whose numbers stand last; None unless asked for."""
 

@@ -61,6 +61,7 @@ class Encoder:
         self.eos_token_id: int | None = self._tokenizer.eos_token_id
         self.prefix_ids: tuple[int, ...] = self._default_prefix()
         """What the tokenizer puts before a text by default."""
+        self._space_ids: Ids | None = None
 
     @property
     def adds_bos(self) -> bool:
@@ -82,6 +83,18 @@ class Encoder:
             else self._backend.get_vocab(with_added_tokens=False)
         )
         return max(vocabulary.values(), default=-1)
+
+    @property
+    def space_ids(self) -> Ids | None:
+        """The ids of all tokens that begin with a space, (n,) int32, always the same array; None where
+        there are none."""
+        with self._lock:
+            # Looked for when first asked: a vocabulary takes a good part of a second.
+            if self._space_ids is None:
+                piece = self.pieces.piece
+                found = [i for i in range(self.num_embeddings) if piece(i).startswith(b" ")]
+                self._space_ids = np.array(found, np.int32)
+            return self._space_ids if len(self._space_ids) else None
 
     @cached_property
     def info(self) -> dict[str, Any]:

@@ -292,6 +292,7 @@ class Window:
                 bool(answers.ranks[here].any()),
                 min(int(tops.max()), self._forward.head.vocab_size),
                 top_rows.astype(np.int32),
+                answers.among if answers.with_among[here].any() else None,
             )
             yield here, top_of, self._forward.read(hidden[low : low + chunk], wanted)
 

@@ -1,12 +1,18 @@
 """`POST /score`: our own endpoint."""
 
-from typing import Annotated, Literal
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from mlxscore_client.wire.chat import ContinueFinalMessage, JsonObject, Messages
 from mlxscore_client.wire.common import Answer, CacheSalt, Ids, Request, Text, TextOrIds, Usage
+from mlxscore_client.wire.frames import frame
+from mlxscore_client.wire.heat_map import Cell, heat_map
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 Boundary = Literal["joint", "separate"]
 Truncation = Literal["error", "left"]
@@ -128,6 +134,11 @@ class ScoreRequest(Request):
         description="Per token, the k most likely tokens, highest first (implies `return_tokens`). "
         "At most the server's `--max-logprobs`.",
     )
+    space_logprobs: bool = Field(
+        default=False,
+        description="Per token, how likely it was that a token that begins with a space comes there "
+        "(implies `return_tokens`): what word probabilities are corrected by.",
+    )
     add_special_tokens: bool | None = Field(
         default=None,
         description="Special tokens (BOS) before a text context. null and true: as the tokenizer does "
@@ -198,6 +209,11 @@ class TokenScore(Answer):
     top: list[TopLogprob] | None = Field(
         default=None, description="The `top_logprobs` most likely tokens, highest first."
     )
+    space_logprob: float | None = Field(
+        default=None,
+        description="Of all tokens together that begin with a space, in place of this one, nats; only with "
+        "`space_logprobs`, and null where the tokenizer has none.",
+    )
 
 
 class Score(Answer):
@@ -240,6 +256,17 @@ class Score(Answer):
         "or there are no bytes.",
     )
 
+    def _repr_html_(self) -> str | None:
+        """In notebooks: the tokens coloured by surprisal; None, so the plain form, where there are none."""
+        return _heat_map(self)
+
+
+def _heat_map(score: Score) -> str | None:
+    if score.tokens is None:
+        return None
+    cells = [Cell(token.text, -token.logprob / math.log(2), token.rank) for token in score.tokens]
+    return heat_map(cells, title=f"loglikelihood {score.loglikelihood:.4f} nats")
+
 
 class ScoreResult(Answer):
     """One item's scores."""
@@ -254,6 +281,30 @@ class ScoreResult(Answer):
         description="Context tokens cut from the left, at most over its rows."
     )
     scores: list[Score]
+
+    def to_frame(self, by: Literal["continuation", "token"] = "continuation") -> "DataFrame":
+        """A pandas frame with a row a continuation, or a row a token (`return_tokens`).
+
+        Raises ImportError without pandas, ValueError where there are no tokens.
+        """
+        if by == "continuation":
+            return frame([score.model_dump(exclude={"tokens"}) for score in self.scores])
+        if by != "token":
+            raise ValueError(f"by: must be 'continuation' or 'token', not {by!r}")
+        rows: list[dict[str, Any]] = []
+        for score in self.scores:
+            if score.tokens is None:
+                raise ValueError("by: there are no tokens; ask for them with return_tokens=True")
+            rows += [
+                {"continuation": score.index, "token": i, **token.model_dump()}
+                for i, token in enumerate(score.tokens)
+            ]
+        return frame(rows)
+
+    def _repr_html_(self) -> str | None:
+        """In notebooks: its scores as heat maps; None where they have no tokens."""
+        maps = [_heat_map(score) for score in self.scores]
+        return "".join(one for one in maps if one is not None) or None
 
 
 class ScoreResponse(Answer):

@@ -43,7 +43,7 @@ class ScoreAnswer:
     @property
     def numbers(self) -> int:
         """About how many numbers the answer holds: what building it costs."""
-        if not (self._request.return_tokens or self._request.top_logprobs):
+        if not any(row.ranks for row in self.rows):
             return 4 * len(self.rows)
         targets = sum(row.num_targets for row in self.rows)
         return 4 * targets * (1 + self._request.top_logprobs)
@@ -149,6 +149,11 @@ class ScoreAnswer:
                 strict=True,
             )
         ]
+        if score.among_logprobs is not None:
+            if not math.isfinite(float(score.among_logprobs.sum(dtype="float64"))):
+                raise self._non_finite(at)
+            for token, logprob in zip(tokens, score.among_logprobs.tolist(), strict=True):
+                token["space_logprob"] = logprob
         if score.top_ids is not None and score.top_logprobs is not None:
             if not math.isfinite(float(score.top_logprobs.sum(dtype="float64"))):
                 raise self._non_finite(at)

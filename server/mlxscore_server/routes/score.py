@@ -95,9 +95,10 @@ def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> Salted:
             max_overlapping=settings.max_queued_tokens,
         ),
     )
-    ranks = request.return_tokens or k > 0
+    ranks = request.return_tokens or k > 0 or request.space_logprobs
+    among = loaded.encoder.space_ids if request.space_logprobs else None
     rows = [
-        Row(part.ids, part.start, top_logprobs=k, ranks=ranks)
+        Row(part.ids, part.start, top_logprobs=k, ranks=ranks, among=among)
         for item in items
         for part in item.parts
     ]
