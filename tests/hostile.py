@@ -113,7 +113,8 @@ def corpus() -> Iterator[Hostile]:
     for path in GIVING:
         for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "BREW"):
             yield Hostile(method, path)
-    for path in ("/", "/..", "/score/..%2f..%2fetc%2fpasswd", "/%00", "/score%0d%0aX: y", "/v1"):
+    outside = ("/%2e%2e/etc", "/score/..%2f..%2fetc%2fpasswd", "/%00", "/score%0d%0aX: y")
+    for path in ("/nowhere", "/v1", *outside):
         for method in ("GET", "POST"):
             yield Hostile(method, path)
 

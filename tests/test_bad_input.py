@@ -348,7 +348,7 @@ def test_a_hundred_thousand_items() -> None:
         ("POST", "/v1/models", 405, "method_not_allowed", "GET"),
         ("POST", "/scores", 404, None, None),
         ("POST", "/score/", 404, None, None),
-        ("GET", "/", 404, None, None),
+        ("GET", "/nowhere", 404, None, None),
         ("GET", "/%00%ff", 404, None, None),
     ],
 )

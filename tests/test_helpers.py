@@ -4,12 +4,9 @@ golden/helpers.json holds their values; scripts/reference_helpers.py made it.
 """
 
 import asyncio
-import io
 import json
 import math
-import re
 from collections.abc import Iterator
-from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -106,30 +103,6 @@ def test_dpo_logps_are_trls(client: Client) -> None:
             for one, case in zip(found, cases, strict=True):
                 assert one.ref_chosen_logps == close(case["ref_chosen_logps"])
                 assert one.ref_rejected_logps == close(case["ref_rejected_logps"])
-
-
-_BLOCK = re.compile(r"```python\n(.*?)```\n(?:```\n(.*?)```)?", re.DOTALL)
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
-
-
-def test_the_page_shows_what_the_server_says(server: ServerProcess) -> None:
-    """Each block of docs/helpers.md is run and prints what stands below it; numbers to a digit."""
-    pytest.importorskip("datasets", reason="datasets is not installed (the extra lm-eval)")
-    page = (Path(__file__).parent.parent / "docs" / "helpers.md").read_text("utf-8")
-    blocks = _BLOCK.findall(page)
-    assert len(blocks) == page.count("```python") >= 9
-    names: dict[str, Any] = {}
-    for code, shown in blocks:
-        said = io.StringIO()
-        with redirect_stdout(said):
-            exec(code.replace("http://localhost:8000", server.url), names)
-        found = said.getvalue()
-        assert _NUMBER.sub("#", found) == _NUMBER.sub("#", shown)
-        wanted = [float(number) for number in _NUMBER.findall(shown)]
-        assert [float(n) for n in _NUMBER.findall(found)] == pytest.approx(
-            wanted, rel=3e-3, abs=3e-3
-        )
-    names["client"].close()
 
 
 def test_both_clients_say_the_same(client: Client, server: ServerProcess) -> None:

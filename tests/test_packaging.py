@@ -1,6 +1,7 @@
 """What an install of the client alone needs, and the names that it promises."""
 
 import inspect
+import re
 import subprocess
 import sys
 import tomllib
@@ -8,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 import mlxscore_client
-from mlxscore_client import AsyncClient, Client, MlxscoreError
+from mlxscore_client import AsyncClient, Client, MlxscoreError, version
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,6 +25,9 @@ NOT_THE_CLIENT_S = (
     "tokenizers",
     "pydantic_settings",
     "mlxscore_server",
+    "mlxscore_cli",
+    "typer",
+    "rich",
 )
 
 
@@ -93,6 +97,7 @@ def test_the_public_names() -> None:
         "ScoreResponse",
         "ScoreResult",
         "ServerUnavailableError",
+        "StreamResult",
         "Surprisal",
         "TokenScore",
         "TokenSurprisal",
@@ -129,8 +134,15 @@ def methods(client: type) -> dict[str, str]:
 
 
 def test_the_async_client_has_the_sync_client_s_methods_and_options() -> None:
-    assert methods(Client) == methods(AsyncClient)
-    assert set(methods(Client)) == {
+    plain, awaited = methods(Client), methods(AsyncClient)
+    # Iterators of the two kinds, in and out; all else of it is the same.
+    streams = [inspect.signature(kind.score_stream).parameters for kind in (Client, AsyncClient)]
+    sync, other = ([(p.name, p.kind, p.default) for p in one.values()] for one in streams)
+    assert sync == other
+    assert "score_stream" in plain
+    del plain["score_stream"], awaited["score_stream"]
+    assert plain == awaited
+    assert set(plain) == {
         "score",
         "score_items",
         "loglikelihood",
@@ -145,9 +157,7 @@ def test_the_async_client_has_the_sync_client_s_methods_and_options() -> None:
         "pmi",
         "dpo_logps",
     }
-    assert all(
-        inspect.iscoroutinefunction(getattr(AsyncClient, name)) for name in methods(AsyncClient)
-    )
+    assert all(inspect.iscoroutinefunction(getattr(AsyncClient, name)) for name in awaited)
 
 
 def test_options_are_keyword_only() -> None:
@@ -166,9 +176,16 @@ def test_options_are_keyword_only() -> None:
 
 
 def test_one_version() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert mlxscore_client.__version__ == "0.1.0" == project["version"]
+    """It stands in the client's version.py; the distribution reads it there."""
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert pyproject["project"]["dynamic"] == ["version"]
+    source = ROOT / pyproject["tool"]["hatch"]["version"]["path"]
+    assert source.samefile(version.__file__)
     assert metadata.version("mlxscore") == mlxscore_client.__version__
+    said = re.compile(r"__version__ = ")
+    packages = (ROOT / part for part in ("client", "server"))
+    found = [f for p in packages for f in p.rglob("*.py") if said.search(f.read_text("utf-8"))]
+    assert found == [source]
 
 
 def test_the_base_install_is_httpx_and_pydantic_and_says_that_it_is_typed() -> None:

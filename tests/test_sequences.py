@@ -344,16 +344,16 @@ def test_the_real_model_agrees_with_score(server: ServerProcess) -> None:
         for at, token in enumerate(tokens):
             best = [top["logprob"] for top in token["top"]]
             best_ids = [top["id"] for top in token["top"]]
-            assert decoded["logprobs"][i][at] == pytest.approx(best, abs=1e-5)
+            assert decoded["logprobs"][i][at] == pytest.approx(best, abs=2e-5)
             assert decoded["logprob_token_ids"][i][at].tolist() == best_ids
-            assert decoded["actual_logprobs"][i][at, 0] == pytest.approx(token["logprob"], abs=1e-5)
+            assert decoded["actual_logprobs"][i][at, 0] == pytest.approx(token["logprob"], abs=2e-5)
             assert decoded["actual_token_ids"][i][at, 0] == token["id"] == ids[length + at]
             inside = token["id"] in best_ids
             assert lists["logprob_token_ids"][i][at] == (
                 best_ids if inside else [*best_ids, token["id"]]
             )
             assert lists["logprobs"][i][at] == pytest.approx(
-                best if inside else [*best, token["logprob"]], abs=1e-5
+                best if inside else [*best, token["logprob"]], abs=2e-5
             )
             # Its rows read one token more: other shapes round differently.
             position = newer[i]["prompt_logprobs"][length + at]

@@ -23,7 +23,7 @@ from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers
 from transformers import AutoTokenizer, ByT5Tokenizer, PreTrainedTokenizerFast
 
 from mlxscore_client import wire
-from mlxscore_server import __version__
+from mlxscore_client.version import __version__
 from mlxscore_server.app import create_app
 from mlxscore_server.engine import Engine
 from mlxscore_server.resident import Loaded

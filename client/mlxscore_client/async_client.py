@@ -7,7 +7,7 @@ from typing import Any, Self, TypeVar
 import httpx
 
 from mlxscore_client import calls
-from mlxscore_client.async_helper_methods import AsyncHelperMethods
+from mlxscore_client.async_stream_methods import AsyncStreamMethods
 from mlxscore_client.calls import Call, Job
 from mlxscore_client.errors import MlxscoreError
 from mlxscore_client.http_errors import httpx_errors_as_ours
@@ -26,7 +26,7 @@ from mlxscore_client.wire import (
 T = TypeVar("T")
 
 
-class AsyncClient(AsyncHelperMethods):
+class AsyncClient(AsyncStreamMethods):
     """`Client` for asyncio; belongs to one event loop. Close it, or use `async with`.
 
     The requests of a large call are sent side by side; if one fails, the others are cancelled.

@@ -10,6 +10,7 @@ from mlxscore_client.calls import Call, Limits
 from mlxscore_client.errors import InvalidRequestError, InvalidResponseError, MlxscoreError
 from mlxscore_client.http_errors import excerpt, status_error
 from mlxscore_client.retry import Retry
+from mlxscore_client.stream import MEDIA_TYPE, PATH
 
 T = TypeVar("T")
 TransportT = TypeVar("TransportT")
@@ -74,6 +75,16 @@ class Base(Generic[TransportT]):
             return arguments
         json = {"content-type": "application/json"}
         return arguments | {"content": call.content, "headers": json}
+
+    def _stream_arguments(self, content: bytes, params: Mapping[str, str]) -> dict[str, Any]:
+        """Arguments of httpx's `stream`."""
+        return {
+            "method": "POST",
+            "url": PATH,
+            "params": params,
+            "content": content,
+            "headers": {"content-type": MEDIA_TYPE, "accept": MEDIA_TYPE},
+        }
 
     def _read(self, call: Call[T], response: httpx.Response) -> T:
         if not (response.is_success or response.status_code in call.also_reads):

@@ -9,9 +9,9 @@ import httpx
 from mlxscore_client import calls
 from mlxscore_client.calls import Call, Job
 from mlxscore_client.errors import MlxscoreError
-from mlxscore_client.helper_methods import HelperMethods
 from mlxscore_client.http_errors import httpx_errors_as_ours
 from mlxscore_client.inputs import TextOrIds
+from mlxscore_client.stream_methods import StreamMethods
 from mlxscore_client.wire import (
     Boundary,
     Health,
@@ -26,7 +26,7 @@ from mlxscore_client.wire import (
 T = TypeVar("T")
 
 
-class Client(HelperMethods):
+class Client(StreamMethods):
     """Scores texts on an mlxscore server. Safe to share between threads; close it, or use `with`.
 
         with Client() as client:

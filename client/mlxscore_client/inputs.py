@@ -1,5 +1,6 @@
 """From what callers pass to wire types. What is wrong becomes an InvalidRequestError, unsent."""
 
+import json
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast, runtime_checkable
@@ -30,14 +31,40 @@ def score_request(
 
     `caller_path` turns a path in the request into one in the caller's arguments.
     """
-    given: Any = items
-    if isinstance(given, str | bytes | Mapping | wire.ScoreItem):
-        kind = type(cast(object, given)).__name__
-        raise TypeError(f"items must be a list of items, not one {kind}")
+    check_several(items)
     try:
         return wire.ScoreRequest(items=[_plain_item(item) for item in items], **options)
     except ValidationError as error:
         raise _invalid(error, caller_path) from error
+
+
+def check_several(items: object) -> None:
+    """Raise TypeError for what is one item, though it could be iterated over."""
+    if isinstance(items, str | bytes | Mapping | wire.ScoreItem):
+        kind = type(cast(object, items)).__name__
+        raise TypeError(f"items must be a list of items, not one {kind}")
+
+
+def stream_options(options: Mapping[str, Any]) -> wire.StreamOptions:
+    """The options of a stream, checked."""
+    try:
+        return wire.StreamOptions(**options)
+    except ValidationError as error:
+        raise _invalid(error, str) from error
+
+
+def stream_line(item: wire.ScoreItem | Mapping[str, Any]) -> bytes:
+    """One item as a line, checked."""
+    try:
+        checked = wire.ScoreItem.model_validate(_plain_item(item))
+    except ValidationError as error:
+        raise _invalid(error, str) from error
+    return checked.model_dump_json(exclude_defaults=True).encode() + b"\n"
+
+
+def as_json(value: object) -> str:
+    """As short as it can be."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def tokenize_request(fields: Mapping[str, Any], caller_path: Callable[[str], str] = str) -> str:

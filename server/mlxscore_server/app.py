@@ -11,7 +11,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute, Route
 
 from mlxscore_client import wire
-from mlxscore_server import __version__
+from mlxscore_client.version import __version__
 from mlxscore_server.access import OPEN_PATHS, Access
 from mlxscore_server.engine import Engine
 from mlxscore_server.envelope import Envelope, envelope, respond
@@ -31,6 +31,7 @@ from mlxscore_server.routes import (
     page,
     rerank,
     score,
+    score_stream,
     sequences,
     tokenizer,
     tokenizer_info,
@@ -49,6 +50,7 @@ Every error has the body `{"error": {"message", "type", "param", "code"}}`. Ever
 # Bodies that are read by hand, within bounds: their schemas are added to the components.
 _BODIES: list[type[BaseModel]] = [
     wire.ScoreRequest,
+    wire.StreamResult,
     wire.CompletionRequest,
     wire.GenerateRequest,
     wire.SequenceLogprobsRequest,
@@ -91,7 +93,17 @@ def create_app(engine: Engine, settings: Settings, tracing: Tracing | None = Non
     app.state.settings = settings
     app.state.metrics = Metrics(engine, settings.max_queued_tokens)
     app.state.tracing = tracing
-    modules = [score, completions, generate, sequences, labels, rerank, health, models]
+    modules = [
+        score,
+        score_stream,
+        completions,
+        generate,
+        sequences,
+        labels,
+        rerank,
+        health,
+        models,
+    ]
     modules += [tokenizer, version, page]
     if settings.enable_tokenizer_info_endpoint:
         modules.append(tokenizer_info)

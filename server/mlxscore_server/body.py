@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar, cast
 
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic_core import ErrorDetails, from_json
 from starlette.requests import ClientDisconnect
 
 from mlxscore_client import wire
@@ -19,6 +19,14 @@ from mlxscore_server.settings import Settings
 from mlxscore_server.unpacked import ENCODINGS, unpack
 
 M = TypeVar("M", bound=BaseModel)
+
+LINES = (
+    "application/x-ndjson",
+    "application/ndjson",
+    "application/jsonl",
+    "application/x-jsonlines",
+)
+"""What the Content-Type of lines of JSON may be."""
 
 _MAX_QUOTED = 60  # characters of a value in a message
 _MAX_MESSAGE = 500
@@ -80,7 +88,7 @@ def _check_headers(request: Request) -> str:
     if given is None and "origin" in request.headers:
         # A page of any site may send this without being asked for leave, and JSON it may not.
         raise WrongContentType("a page's request must state Content-Type: application/json")
-    kind = "application/json" if given is None else given.partition(";")[0].strip().lower()
+    kind = "application/json" if given is None else _kind_of(given)
     if kind != "application/json" and not (
         kind.startswith("application/") and kind.endswith("+json")
     ):
@@ -97,6 +105,21 @@ def _check_headers(request: Request) -> str:
     return named
 
 
+def check_lines(request: Request) -> None:
+    """Whether the body is said to be lines of JSON. Raises WrongContentType."""
+    given = request.headers.get("content-type", "")
+    if _kind_of(given) not in LINES:
+        raise WrongContentType(
+            f"the body must be lines of JSON with Content-Type: {LINES[0]}, not {_quoted(given)}"
+        )
+    if (encoding := request.headers.get("content-encoding", "identity")).lower() != "identity":
+        raise WrongContentType(f"a stream may not be compressed, as {_quoted(encoding)} is")
+
+
+def _kind_of(content_type: str) -> str:
+    return content_type.partition(";")[0].strip().lower()
+
+
 def _too_large(size: str, max_bytes: int) -> BodyTooLarge:
     return BodyTooLarge(
         f"the body has {size} bytes, the limit (--max-request-bytes) is {max_bytes}; "
@@ -104,28 +127,35 @@ def _too_large(size: str, max_bytes: int) -> BodyTooLarge:
     )
 
 
-def parse(kind: type[M], body: bytes | bytearray, *, max_rows: int | None = None) -> M:
+def parse(
+    kind: type[M],
+    body: bytes | bytearray,
+    *,
+    max_rows: int | None = None,
+    called: str = "the body",
+) -> M:
     """The body as a request. Raises InvalidRequest for the first thing that is wrong with it.
 
     `max_rows` (--max-rows-per-request): what is far too long is refused before it is looked at closely.
+    `called`: what errors call it.
     """
     try:
         if len(body) <= _LARGE:
             request = kind.model_validate_json(body)
         else:
-            request = kind.model_validate(_read_large(body, max_rows))
+            request = kind.model_validate(_read_large(body, max_rows, called))
     except ValidationError as error:
-        raise _invalid(error.errors(include_url=False)) from None
+        raise _invalid(error.errors(include_url=False), called) from None
     if isinstance(request, wire.ForeignRequest):
         _note_ignored(kind, request.model_extra or {})
     return request
 
 
-def _read_large(body: bytes | bytearray, max_rows: int | None) -> object:
+def _read_large(body: bytes | bytearray, max_rows: int | None, called: str) -> object:
     try:
         found: object = large_json.read(body)
     except ValueError as error:
-        raise InvalidRequest(f"the body is not valid JSON: {error}", code="invalid_json") from None
+        raise InvalidRequest(f"{called} is not valid JSON: {error}", code="invalid_json") from None
     if isinstance(found, dict) and max_rows is not None:
         fields = cast(dict[str, object], found)
         for name, value in fields.items():
@@ -135,6 +165,31 @@ def _read_large(body: bytes | bytearray, max_rows: int | None) -> object:
                 if listed and not isinstance(listed[0], int | float):
                     check_rows(len(listed), max_rows, param=name)
     return cast(object, found)
+
+
+def parse_query(kind: type[M], query: Iterable[tuple[str, str]]) -> M:
+    """The fields of a request that stand in its URL: texts as they are, all else as JSON.
+
+    Raises InvalidRequest for the first thing that is wrong with it.
+    """
+    schema: dict[str, object] = kind.model_json_schema()["properties"]
+    fields: dict[str, object] = {}
+    for name, value in query:
+        if name in fields:
+            raise InvalidRequest(f"{_quoted(name)} is given twice in the query", param=name[:60])
+        is_text = "'type': 'string'" in str(schema.get(name, ""))
+        fields[name] = value if is_text else _json_or_text(value)
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        raise _invalid(error.errors(include_url=False), "the query") from None
+
+
+def _json_or_text(value: str) -> object:
+    try:
+        return from_json(value)
+    except ValueError:
+        return value
 
 
 def _note_ignored(kind: type[BaseModel], extra: Mapping[str, object]) -> None:
@@ -149,15 +204,15 @@ def _note_ignored(kind: type[BaseModel], extra: Mapping[str, object]) -> None:
             log.info("ignored in a request: %s is not a field that this server knows", noted)
 
 
-def _invalid(found: list[ErrorDetails]) -> InvalidRequest:
+def _invalid(found: list[ErrorDetails], called: str = "the body") -> InvalidRequest:
     first, others = found[0], len(found) - 1
     if first["type"] == "json_invalid":
         what = first["msg"].removeprefix("Invalid JSON: ")
-        return InvalidRequest(f"the body is not valid JSON: {what}", code="invalid_json")
+        return InvalidRequest(f"{called} is not valid JSON: {what}", code="invalid_json")
     param = _path(first["loc"])
     if first["type"] == "no_context":  # found by looking at the whole item
         param += ".context"
-    message = _sentence(param, first)
+    message = _sentence(param, first, called)
     if len(message) > _MAX_MESSAGE:
         message = f"{message[:_MAX_MESSAGE]}..."
     if others:
@@ -180,8 +235,8 @@ def _path(location: tuple[int | str, ...]) -> str:
     return path
 
 
-def _sentence(param: str, error: ErrorDetails) -> str:
-    where, got = param or "the body", error["input"]
+def _sentence(param: str, error: ErrorDetails, called: str) -> str:
+    where, got = param or called, error["input"]
     match error["type"]:
         case "missing":
             return f"{where} is required"

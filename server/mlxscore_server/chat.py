@@ -31,7 +31,7 @@ class ChatOptions:
     """More variables for the template."""
 
     @staticmethod
-    def of(request: wire.ScoreRequest | wire.TokenizeRequest) -> "ChatOptions":
+    def of(request: wire.ScoreOptions | wire.TokenizeRequest) -> "ChatOptions":
         """As a request says."""
         return ChatOptions(
             request.add_generation_prompt,

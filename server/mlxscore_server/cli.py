@@ -12,7 +12,7 @@ import sys
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from mlxscore_server import __version__
+from mlxscore_client.version import __version__
 from mlxscore_server.errors import StartupError
 from mlxscore_server.log_format import JsonFormatter, TextFormatter
 

@@ -72,12 +72,14 @@ class Engine:
         # Not a daemon: the interpreter must not tear MLX down under a running thread.
         self._thread = threading.Thread(target=self._main, name="mlx", daemon=False)
         self._loaded: Loaded | None = None
-        self._draining = False
+        self.draining = asyncio.Event()
+        """Set when no new work is let in any more."""
         self._aborting = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ready = asyncio.Event()
         self._runner: Runner | None = None
         self._waiting: dict[Job, asyncio.Future[Scored]] = {}
+        self._patient: list[asyncio.Future[None]] = []
         self._watchdog = Watchdog(settings.hang_timeout, self._pulse, self._on_hang)
         self._hangs = False
         self.stopped = asyncio.Event()
@@ -95,8 +97,8 @@ class Engine:
     @property
     def state(self) -> wire.HealthState:
         if self.failure is not None or (self._thread.ident and not self._thread.is_alive()):
-            return "draining" if self._draining and self.failure is None else "failed"
-        if self._draining:
+            return "draining" if self.draining.is_set() and self.failure is None else "failed"
+        if self.draining.is_set():
             return "draining"
         return "ok" if self._loaded is not None else "loading"
 
@@ -141,12 +143,18 @@ class Engine:
         return await asyncio.get_running_loop().run_in_executor(pool, fn, *args)
 
     async def score(
-        self, rows: Sequence[Row], *, caller: Hashable = None, low: bool = False
+        self,
+        rows: Sequence[Row],
+        *,
+        caller: Hashable = None,
+        low: bool = False,
+        patient: bool = False,
     ) -> Scored:
         """Score rows; the answers in order. Cancel the await to leave: unstarted rows never run.
 
-        Callers have equal shares of the model; what is `low` gets what others leave. Raises NotReady
-        (loading, draining), QueueFull, EngineStopped, ScoringFailed.
+        Callers have equal shares of the model; what is `low` gets what others leave; who is `patient`
+        waits where the queue is full. Raises NotReady (loading, draining), QueueFull, EngineStopped,
+        ScoringFailed.
         """
         self._check_ready()
         if not rows:
@@ -159,10 +167,12 @@ class Engine:
             )
 
         job = make() if len(rows) < _MANY_ROWS else await self.encode(make)
-        if not self._queue.put(job):
+        while not self._queue.put(job):
             # The queue closes for good only when the thread ends or drains.
             self._check_ready()
-            raise self.room.refused(job)
+            if not patient:
+                raise self.room.refused(job)
+            await self._next_end()
         self._waiting[job] = future
         self._watchdog.enter()
         try:
@@ -173,11 +183,24 @@ class Engine:
             _note(job)
             # Also what has failed: its rows that nobody took give their place back.
             self._queue.discard(job)
+            self._wake_patient()
+
+    async def _next_end(self) -> None:
+        """Until some job is over. What fills the queue is a job, so there will be one."""
+        ended = asyncio.get_running_loop().create_future()
+        self._patient.append(ended)
+        await ended
+
+    def _wake_patient(self) -> None:
+        woken, self._patient = self._patient, []
+        for future in woken:
+            if not future.done():
+                future.set_result(None)
 
     def _check_ready(self) -> None:
         if self.state == "failed":
             raise EngineStopped("the scoring thread has ended; this server must be restarted")
-        if self._draining:
+        if self.draining.is_set():
             raise NotReady("the server is shutting down", code="draining", retry_after=5.0)
         _ = self.loaded
 
@@ -186,8 +209,9 @@ class Engine:
 
     async def drain(self, timeout: float) -> None:
         """Let no new work in and wait until what is queued is answered, `timeout` seconds at most."""
-        self._draining = True
+        self.draining.set()
         self._queue.close()
+        self._wake_patient()
         try:
             await asyncio.wait_for(self.stopped.wait(), timeout)
         except TimeoutError:
@@ -195,7 +219,9 @@ class Engine:
 
     async def close(self) -> None:
         """End the MLX thread after the micro-batch that it is in; who still waits gets an error."""
-        self._draining = self._aborting = True
+        self._aborting = True
+        self.draining.set()
+        self._wake_patient()
         for job in self._queue.clear():
             job.fail(EngineStopped("the server is shutting down"))
         if self._thread.ident:
@@ -223,6 +249,7 @@ class Engine:
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(error)
+        self._wake_patient()
         self._ready.set()
         self.stopped.set()
 
@@ -265,9 +292,9 @@ def _note(job: Job) -> None:
         timing.tokens += int(job.costs.sum())
         timing.computed_tokens += job.computed_tokens
         timing.cached_tokens += job.cached_tokens
-        timing.spans.append(Span("queue", job.asked_at, job.begun_at or now))
+        timing.note(Span("queue", job.asked_at, job.begun_at or now))
         if job.begun_at is not None:
-            timing.spans.append(Span("compute", job.begun_at, job.finished_at or now))
+            timing.note(Span("compute", job.begun_at, job.finished_at or now))
 
 
 def _resolve(future: "asyncio.Future[Scored]", job: Job) -> None:

@@ -13,7 +13,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from mlxscore_server import __version__
+from mlxscore_client.version import __version__
 from mlxscore_server.engine import Engine
 from mlxscore_server.stats import Sizes, Stats
 

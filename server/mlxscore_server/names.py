@@ -36,18 +36,21 @@ class ScoreNames(NamedTuple):
     """Those of an item of `/score`."""
 
     param: str
-    """The item's own path."""
+    """The item's own path; empty where it is all that was sent."""
     item: ScoreItem
 
     @property
     def context(self) -> str:
         if self.item.context is not None:
-            return f"{self.param}.context"
+            return self._path("context")
         if self.item.messages is not None:
-            return f"{self.param}.messages"
-        return f"{self.param}.{'ids' if self.item.text is None else 'text'}"
+            return self._path("messages")
+        return self._path("ids" if self.item.text is None else "text")
 
     def continuation(self, j: int) -> Name:
         one = self.item.continuations is None
-        path = f"{self.param}.continuation" if one else f"{self.param}.continuations[{j}]"
+        path = self._path("continuation" if one else f"continuations[{j}]")
         return Name(path, path)
+
+    def _path(self, field: str) -> str:
+        return f"{self.param}.{field}" if self.param else field

@@ -49,7 +49,7 @@ class Observed:
             await self._app(scope, receive, noted)
         finally:
             if answering is not None:
-                timed.spans.append(Span("respond", answering, time.monotonic()))
+                timed.note(Span("respond", answering, time.monotonic()))
             method = scope["method"]
             client = scope.get("client")
             request = Finished(

@@ -29,15 +29,24 @@ class Terms:
     @staticmethod
     def of(request: Request, settings: Settings) -> "Terms":
         """Raises InvalidRequest, which names the header."""
+        return Terms._of(request, settings.request_timeout, "normal")
+
+    @staticmethod
+    def _of(request: Request, seconds: float | None, priority: str) -> "Terms":
         tenant: str | None = request.scope.get("state", {}).get("tenant")
         client = request.client
         # Both have a mark, so that no key's name is another's address.
         caller = f"key {tenant}" if tenant is not None else f"at {client}"
-        seconds, set_by = settings.request_timeout, "--request-timeout"
+        set_by = "--request-timeout"
         given = request.headers.get(_TIMEOUT)
         if given is not None and ((asked := _seconds(given)) < (seconds or math.inf)):
             seconds, set_by = asked, _TIMEOUT
-        return Terms(caller, _is_low(request), seconds, set_by)
+        return Terms(caller, _is_low(request, priority), seconds, set_by)
+
+    @staticmethod
+    def of_stream(request: Request) -> "Terms":
+        """Of a request without an end: low priority unless it says otherwise, and no time but its own."""
+        return Terms._of(request, None, "low")
 
     @asynccontextmanager
     async def deadline(self) -> AsyncGenerator[None]:
@@ -54,8 +63,8 @@ class Terms:
             ) from None
 
 
-def _is_low(request: Request) -> bool:
-    given = request.headers.get(_PRIORITY, "normal").strip().lower()
+def _is_low(request: Request, default: str) -> bool:
+    given = request.headers.get(_PRIORITY, default).strip().lower()
     if given not in ("low", "normal"):
         raise InvalidRequest(
             f"{_PRIORITY} must be low or normal, not {short_repr(given)}", param=_PRIORITY

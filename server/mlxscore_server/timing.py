@@ -36,6 +36,18 @@ class Timing:
     """As asked for."""
     computed_tokens: int = 0
     cached_tokens: int = 0
+    merges: bool = False
+    """Whether a stage that comes again widens its span: for requests that are in a stage any number of
+    times."""
+
+    def note(self, span: Span) -> None:
+        """A stage that is over."""
+        if self.merges:
+            for place, (stage, begin, end) in enumerate(self.spans):
+                if stage == span.stage:
+                    self.spans[place] = Span(stage, min(begin, span.begin), max(end, span.end))
+                    return
+        self.spans.append(span)
 
     @property
     def seconds(self) -> float:
@@ -78,4 +90,4 @@ def stage(name: Stage) -> Generator[None]:
         yield
     finally:
         if (timing := _current.get()) is not None:
-            timing.spans.append(Span(name, started, time.monotonic()))
+            timing.note(Span(name, started, time.monotonic()))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from mlxscore_server import __version__
+from mlxscore_client.version import __version__
 from mlxscore_server.finished import QUIET, Finished
 
 if TYPE_CHECKING:

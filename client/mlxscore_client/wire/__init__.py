@@ -66,6 +66,7 @@ from mlxscore_client.wire.score import (
     PrefixIn,
     Score,
     ScoreItem,
+    ScoreOptions,
     ScoreRequest,
     ScoreResponse,
     ScoreResult,
@@ -76,6 +77,10 @@ from mlxscore_client.wire.score import (
 from mlxscore_client.wire.sequences import (
     SequenceLogprobsRequest,
     SequenceLogprobsResponse,
+)
+from mlxscore_client.wire.stream import (
+    StreamOptions,
+    StreamResult,
 )
 from mlxscore_client.wire.tokenizer import (
     DetokenizeRequest,
@@ -132,12 +137,15 @@ __all__ = [
     "SamplingParams",
     "Score",
     "ScoreItem",
+    "ScoreOptions",
     "ScoreRequest",
     "ScoreResponse",
     "ScoreResult",
     "SelfCheck",
     "SequenceLogprobsRequest",
     "SequenceLogprobsResponse",
+    "StreamOptions",
+    "StreamResult",
     "Text",
     "TextOrIds",
     "TokenId",

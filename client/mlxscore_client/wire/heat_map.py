@@ -41,28 +41,33 @@ def _span(cell: Cell) -> str:
     told = f"{cell.bits:.2f} bits, rank {cell.rank}"
     # A line break is shown and made; a token of a line break alone would have no place for its colour.
     shown = escape(cell.text).replace("\n", "↵\n")
-    return f'<bdi style="{_TOKEN}{_colours(cell.bits)}" title="{told}">{shown}</bdi>'
+    return f'<bdi style="{_TOKEN}{_css(cell.bits)}" title="{told}">{shown}</bdi>'
 
 
 def _legend() -> str:
     steps = [MAX_BITS * i / 4 for i in range(5)]
     named = [f"{bits:g}" if bits < MAX_BITS else f"{bits:g} or more" for bits in steps]
     swatches = "".join(
-        f'<span style="padding:1px 6px;{_colours(bits)}">{name}</span>'
+        f'<span style="padding:1px 6px;{_css(bits)}">{name}</span>'
         for bits, name in zip(steps, named, strict=True)
     )
     return f'<div style="{_LEGEND}">surprisal, bits: {swatches}</div>'
 
 
-def _colours(bits: float) -> str:
+def _css(bits: float) -> str:
+    background, ink = colours(bits)
+    return f"background:{background};color:{ink}"
+
+
+def colours(bits: float) -> tuple[str, str]:
+    """Background and letters of a surprisal, as `#rrggbb`."""
     place = min(max(bits / MAX_BITS, 0.0), 1.0) * (len(_CIVIDIS) - 1)
     low = min(math.floor(place), len(_CIVIDIS) - 2)
     part = place - low
     rgb = [round(a + (b - a) * part) for a, b in zip(_CIVIDIS[low], _CIVIDIS[low + 1], strict=True)]
     background = "#{:02x}{:02x}{:02x}".format(*rgb)
     # Where black and white have the same contrast (WCAG 2's relative luminance).
-    ink = "#000" if _luminance(rgb) > 0.179 else "#fff"
-    return f"background:{background};color:{ink}"
+    return background, "#000000" if _luminance(rgb) > 0.179 else "#ffffff"
 
 
 def _luminance(rgb: Sequence[int]) -> float:

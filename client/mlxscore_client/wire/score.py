@@ -102,30 +102,9 @@ class ScoreItem(Request):
         return [] if self.continuation is None else [self.continuation]
 
 
-class ScoreRequest(Request):
-    """Body of `POST /score`."""
+class ScoreOptions(Request):
+    """How items are scored, the same for all of a request."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "items": [
-                        {
-                            "context": "The capital of France is",
-                            "continuations": [" Paris", " London"],
-                            "id": "q1",
-                        },
-                        {"context": [504, 3575], "continuation": [282, 4649]},
-                    ],
-                    "top_logprobs": 1,
-                }
-            ]
-        }
-    )
-
-    items: Annotated[list[ScoreItem], Field(min_length=1, fail_fast=True)] = Field(
-        description="What to score, in order."
-    )
     return_tokens: bool = Field(
         default=False, description="Per token: id, text, bytes, logprob, rank."
     )
@@ -185,6 +164,32 @@ class ScoreRequest(Request):
         default=None, description="The served model's name; null for whichever is loaded."
     )
     cache_salt: CacheSalt = None
+
+
+class ScoreRequest(ScoreOptions):
+    """Body of `POST /score`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "items": [
+                        {
+                            "context": "The capital of France is",
+                            "continuations": [" Paris", " London"],
+                            "id": "q1",
+                        },
+                        {"context": [504, 3575], "continuation": [282, 4649]},
+                    ],
+                    "top_logprobs": 1,
+                }
+            ]
+        }
+    )
+
+    items: Annotated[list[ScoreItem], Field(min_length=1, fail_fast=True)] = Field(
+        description="What to score, in order."
+    )
 
 
 class TopLogprob(Answer):

@@ -16,6 +16,7 @@ from pydantic_core import to_json
 from mlxscore_client import wire
 from mlxscore_server.engine import Scored
 from mlxscore_server.errors import NonFiniteLogits
+from mlxscore_server.names import ScoreNames
 from mlxscore_server.pairs import EncodedItem, EncodedPair
 from mlxscore_server.pieces import Pieces
 from mlxscore_server.row import Row, RowScore
@@ -51,21 +52,8 @@ class ScoreAnswer:
     def to_json(self, scored: Scored) -> bytes:
         results: list[dict[str, Any]] = []
         at = 0
-        for index, (item, encoded) in enumerate(zip(self._request.items, self._items, strict=True)):
-            result: dict[str, Any] = {"index": index}
-            if item.id is not None:
-                result["id"] = item.id
-            result["context_tokens"] = encoded.context_tokens
-            result["truncated_tokens"] = encoded.truncated_tokens
-            scores = scored.scores[at : at + len(encoded.parts)]
-            if isinstance(encoded, EncodedText):
-                result["scores"] = [self._whole(at, encoded, scores)]
-            else:
-                result["scores"] = [
-                    self._score(j, at + j, pair, score)
-                    for j, (pair, score) in enumerate(zip(encoded.pairs, scores, strict=True))
-                ]
-            results.append(result)
+        for index, encoded in enumerate(self._items):
+            results.append(self.result(index, at, scored.scores))
             at += len(encoded.parts)
         prompt_tokens = sum(len(row.ids) for row in self.rows)
         return to_json(
@@ -85,14 +73,31 @@ class ScoreAnswer:
             }
         )
 
+    def result(self, index: int, at: int, scores: Sequence[RowScore]) -> dict[str, Any]:
+        """That of one item, whose first row is `at`. Raises NonFiniteLogits."""
+        item, encoded = self._request.items[index], self._items[index]
+        result: dict[str, Any] = {"index": index}
+        if item.id is not None:
+            result["id"] = item.id
+        result["context_tokens"] = encoded.context_tokens
+        result["truncated_tokens"] = encoded.truncated_tokens
+        scores = scores[at : at + len(encoded.parts)]
+        if isinstance(encoded, EncodedText):
+            result["scores"] = [self._whole(at, encoded, scores)]
+        else:
+            result["scores"] = [
+                self._score(j, at + j, pair, score)
+                for j, (pair, score) in enumerate(zip(encoded.pairs, scores, strict=True))
+            ]
+        return result
+
     def param(self, row: int) -> str | None:
         """The path of the continuation, or the whole text, that a row scores."""
         for index, (item, encoded) in enumerate(zip(self._request.items, self._items, strict=True)):
             if row < len(encoded.parts):
-                if isinstance(encoded, EncodedText):
-                    return f"items[{index}].{'ids' if item.text is None else 'text'}"
-                one = item.continuations is None
-                return f"items[{index}].continuation" + ("" if one else f"s[{row}]")
+                names = ScoreNames(f"items[{index}]", item)
+                whole = isinstance(encoded, EncodedText)
+                return names.context if whole else names.continuation(row).param
             row -= len(encoded.parts)
         return None
 

@@ -97,11 +97,11 @@ def _rows(
     """A request that has been understood, and its rows under their salt. Off the event loop, as `Prepare`."""
     prepared, given = prepare(body, loaded, settings)
     check_rows(len(prepared.rows), settings.max_rows_per_request)
-    salt = _salt(tenant, given)
+    salt = salt_of(tenant, given)
     return prepared, [replace(row, salt=salt) for row in prepared.rows] if salt else prepared.rows
 
 
-def _salt(tenant: str | None, given: str | None) -> bytes:
+def salt_of(tenant: str | None, given: str | None) -> bytes:
     """What rows share prefixes by: whose API key it was, and what the request says."""
     # No name of a key holds a zero byte: one key's salt is never another's.
     return (f"{tenant}\0" if tenant is not None else "").encode() + (given or "").encode()

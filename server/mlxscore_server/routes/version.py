@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from mlxscore_client import wire
-from mlxscore_server import __version__
+from mlxscore_client.version import __version__
 from mlxscore_server.routes.documented import documented
 
 router = APIRouter()

@@ -1,0 +1,1 @@
+"""`mlxscore`: the client on the command line (the extra `cli`). Never imports MLX."""
