@@ -1,6 +1,7 @@
 """`mlxscore dpo`."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, cast
 
@@ -105,4 +106,4 @@ def _checked(record: Record) -> Record:
     error = f"{missing[0]}: is missing"
     if missing == ["prompt"] and isinstance(record.fields["chosen"], list):
         error += " (where the completions repeat it, cut it off first: TRL's extract_prompt)"
-    return Record(record.index, record.line, record.end, record.fields, error)
+    return replace(record, error=error)

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -94,5 +95,5 @@ def _checked(record: Record) -> Record:
         if not isinstance(value, str) or not value:
             what = "is missing" if value is None else "must be a text that is not empty"
             error = f"{name}: {what}"
-            return Record(record.index, record.line, record.end, record.fields, error)
+            return replace(record, error=error)
     return record

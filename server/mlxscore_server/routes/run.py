@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from fastapi import Request, Response
 
@@ -39,6 +39,8 @@ SCORING_ERRORS: tuple[type[MlxscoreError], ...] = (
     NotReady,
     RequestExpired,
 )
+
+T = TypeVar("T")
 
 # An answer of fewer numbers is written on the event loop: the hop to a thread would cost more.
 _SMALL_ANSWER = 1000
@@ -80,7 +82,7 @@ async def run(request: Request, prepare: Prepare) -> Response:
     # No rows: 503 while loading, draining or after the end, before any of the body is read.
     await engine.score([])
     terms = Terms.of(request, settings)
-    tenant = None if settings.share_prefix_cache_across_keys else request.state.tenant
+    tenant = tenant_of(request, settings)
     async with terms.deadline():
         engine.room.check()  # so too a 429, where nothing would be let in
         with stage("read"):
@@ -99,6 +101,11 @@ def _rows(
     check_rows(len(prepared.rows), settings.max_rows_per_request)
     salt = salt_of(tenant, given)
     return prepared, [replace(row, salt=salt) for row in prepared.rows] if salt else prepared.rows
+
+
+def tenant_of(request: Request, settings: Settings) -> str | None:
+    """Whose prefixes a request shares: those of its API key's name, or (None) everybody's."""
+    return None if settings.share_prefix_cache_across_keys else request.state.tenant
 
 
 def salt_of(tenant: str | None, given: str | None) -> bytes:
@@ -120,6 +127,11 @@ async def _answer(
             error.param = prepared.param(error.row)
         raise
     with stage("respond"):
-        if prepared.numbers < _SMALL_ANSWER:
-            return prepared.to_json(scored)
-        return await engine.encode(prepared.to_json, scored)
+        return await written(engine, prepared.numbers, prepared.to_json, scored)
+
+
+async def written(engine: Engine, numbers: int, write: Callable[[Scored], T], scored: Scored) -> T:
+    """What `write` makes of the scores: about so many numbers, here or off the event loop."""
+    if numbers < _SMALL_ANSWER:
+        return write(scored)
+    return await engine.encode(write, scored)

@@ -6,18 +6,13 @@ from fastapi import APIRouter, Request, Response
 
 from mlxscore_client import wire
 from mlxscore_server.body import parse
-from mlxscore_server.chat import ChatOptions
 from mlxscore_server.errors import ModelNotFound
-from mlxscore_server.pairs import encode_items
-from mlxscore_server.refusals import check_top
 from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.answer import ScoreAnswer
+from mlxscore_server.routes.chosen import Chosen
 from mlxscore_server.routes.documented import body, documented
-from mlxscore_server.routes.models import check_name
 from mlxscore_server.routes.run import SCORING_ERRORS, Salted, run
-from mlxscore_server.row import Row
 from mlxscore_server.settings import Settings
-from mlxscore_server.windows import Windowing
 
 router = APIRouter()
 
@@ -76,30 +71,7 @@ async def score(request: Request) -> Response:
 
 def _prepare(raw: bytearray, loaded: Loaded, settings: Settings) -> Salted:
     request = parse(wire.ScoreRequest, raw, max_rows=settings.max_rows_per_request)
-    card, k = loaded.card, request.top_logprobs
-    check_name(request.model, card, "model")
-    check_top(k, "top_logprobs", max_logprobs=settings.max_logprobs, vocab_size=card.vocab_size)
-    items = encode_items(
-        loaded.encoder,
-        request.items,
-        add_special_tokens=request.add_special_tokens,
-        boundary=request.boundary,
-        truncation=request.truncation,
-        chat=ChatOptions.of(request),
-        max_tokens=settings.max_queued_tokens,
-        windowing=Windowing.of(
-            request.window,
-            request.stride,
-            limit=loaded.encoder.max_model_len,
-            prefix_in_every=request.prefix_in == "every",
-            max_overlapping=settings.max_queued_tokens,
-        ),
-    )
-    ranks = request.return_tokens or k > 0 or request.space_logprobs
-    among = loaded.encoder.space_ids if request.space_logprobs else None
-    rows = [
-        Row(part.ids, part.start, top_logprobs=k, ranks=ranks, among=among)
-        for item in items
-        for part in item.parts
-    ]
-    return ScoreAnswer(card, loaded.encoder.pieces, request, items, rows), request.cache_salt
+    chosen = Chosen(request, loaded, settings)
+    items = chosen.encode(request.items)
+    rows = [row for item in items for row in chosen.rows(item)]
+    return ScoreAnswer(loaded.card, loaded.encoder.pieces, request, items, rows), request.cache_salt

@@ -19,7 +19,7 @@ from mlxscore_server.errors import (
     WrongContentType,
 )
 from mlxscore_server.routes.documented import documented
-from mlxscore_server.routes.run import salt_of
+from mlxscore_server.routes.run import salt_of, tenant_of
 from mlxscore_server.routes.stream_items import Asking
 from mlxscore_server.routes.streamed import Streamed
 from mlxscore_server.settings import Settings
@@ -116,7 +116,7 @@ async def score_stream(request: Request) -> Response:
     terms = Terms.of_stream(request)
     check_lines(request)
     options = parse_query(wire.StreamOptions, request.query_params.multi_items())
-    tenant = None if settings.share_prefix_cache_across_keys else request.state.tenant
-    asking = Asking(options, engine.loaded, settings, salt_of(tenant, options.cache_salt))
+    salt = salt_of(tenant_of(request, settings), options.cache_salt)
+    asking = Asking(options, engine.loaded, settings, salt)
     engine.room.check()
     return Streamed(engine, settings, asking, terms)

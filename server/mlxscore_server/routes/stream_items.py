@@ -8,20 +8,18 @@ from pydantic_core import from_json, to_json
 
 from mlxscore_client import wire
 from mlxscore_server.body import parse
-from mlxscore_server.chat import ChatOptions
 from mlxscore_server.engine import Scored
 from mlxscore_server.errors import BodyTooLarge, InvalidRequest, MlxscoreError, ScoringFailed
 from mlxscore_server.lines import Line
 from mlxscore_server.names import ScoreNames
-from mlxscore_server.pairs import EncodedItem, encode_items
-from mlxscore_server.refusals import check_rows, check_top
+from mlxscore_server.pairs import EncodedItem
+from mlxscore_server.refusals import check_rows
 from mlxscore_server.resident import Loaded
 from mlxscore_server.routes.answer import ScoreAnswer
-from mlxscore_server.routes.models import check_name
+from mlxscore_server.routes.chosen import Chosen
 from mlxscore_server.row import Row
 from mlxscore_server.settings import Settings
 from mlxscore_server.whole_text import EncodedText
-from mlxscore_server.windows import Windowing
 
 
 @dataclass(frozen=True)
@@ -123,23 +121,13 @@ class Asking:
         """Raises InvalidRequest and ModelNotFound, as `/score` does."""
         self.options, self.loaded = options, loaded
         self._settings, self._salt = settings, salt
-        card, k = loaded.card, options.top_logprobs
-        check_name(options.model, card, "model")
-        check_top(k, "top_logprobs", max_logprobs=settings.max_logprobs, vocab_size=card.vocab_size)
-        self._windowing = Windowing.of(
-            options.window,
-            options.stride,
-            limit=loaded.encoder.max_model_len,
-            prefix_in_every=options.prefix_in == "every",
-            max_overlapping=settings.max_queued_tokens,
-        )
-        self._ranks = options.return_tokens or k > 0 or options.space_logprobs
+        self._chosen = Chosen(options, loaded, settings)
 
     def weight(self, line: Line) -> int:
         """Bytes, by which lines in memory are counted: their own, or a part of what their answers take.
 
         A byte of text makes up to 25 bytes of tokens as JSON, and so much again for each alternative."""
-        return line.size * (3 * (1 + self.options.top_logprobs) if self._ranks else 1)
+        return line.size * (3 * (1 + self.options.top_logprobs) if self._chosen.ranks else 1)
 
     def understand(self, lines: Sequence[Line]) -> tuple[list[Part], list[Refused]]:
         """Off the event loop."""
@@ -178,17 +166,8 @@ class Asking:
         )
 
     def _encode(self, asked: Sequence[tuple[int, wire.ScoreItem]]) -> list[Item]:
-        encoded = encode_items(
-            self.loaded.encoder,
-            [item for _, item in asked],
-            add_special_tokens=self.options.add_special_tokens,
-            boundary=self.options.boundary,
-            truncation=self.options.truncation,
-            chat=ChatOptions.of(self.options),
-            max_tokens=self._settings.max_queued_tokens,
-            windowing=self._windowing,
-            names=[ScoreNames("", item) for _, item in asked],
-        )
+        items = [item for _, item in asked]
+        encoded = self._chosen.encode(items, [ScoreNames("", item) for item in items])
         return [
             Item(index, item, made, self._rows(made))
             for (index, item), made in zip(asked, encoded, strict=True)
@@ -196,18 +175,7 @@ class Asking:
 
     def _rows(self, encoded: EncodedItem | EncodedText) -> list[Row]:
         check_rows(len(encoded.parts), self._settings.max_rows_per_request)
-        among = self.loaded.encoder.space_ids if self.options.space_logprobs else None
-        return [
-            Row(
-                part.ids,
-                part.start,
-                top_logprobs=self.options.top_logprobs,
-                ranks=self._ranks,
-                among=among,
-                salt=self._salt,
-            )
-            for part in encoded.parts
-        ]
+        return self._chosen.rows(encoded, self._salt)
 
     def _parts(self, items: Sequence[Item]) -> Iterator[Part]:
         some: list[Item] = []

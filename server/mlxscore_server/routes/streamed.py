@@ -16,6 +16,7 @@ from mlxscore_server.errors import MlxscoreError, NotReady, ScoringFailed
 from mlxscore_server.lines import Line, Lines
 from mlxscore_server.outbox import Outbox
 from mlxscore_server.routes.intake import Intake
+from mlxscore_server.routes.run import written
 from mlxscore_server.routes.stream_items import Asking, Part, error_body
 from mlxscore_server.settings import Settings
 from mlxscore_server.terms import Terms
@@ -25,8 +26,6 @@ log = logging.getLogger("mlxscore")
 
 # Lines that are parsed and tokenised in one go, in some milliseconds.
 _GROUP = 256
-# Answers of fewer numbers are written on the event loop: the hop to a thread would cost more.
-_SMALL_ANSWER = 1000
 
 
 class Streamed(Response):
@@ -116,10 +115,7 @@ class Streamed(Response):
             scored = await self._engine.score(
                 part.rows, caller=self._terms.caller, low=self._terms.low, patient=True
             )
-            if part.numbers < _SMALL_ANSWER:
-                lines = part.to_lines(scored)
-            else:
-                lines = await self._engine.encode(part.to_lines, scored)
+            lines = await written(self._engine, part.numbers, part.to_lines, scored)
         except ScoringFailed as error:
             if len(part.items) > 1:
                 # Whichever it was: the others are not to blame.
