@@ -8,23 +8,23 @@ micro-batch in the scorer until a line comes in; FULL fills the disk that the lo
 
 import os
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")  # as cli.py does
 
 from fake_window import Batch
 from fakes import ByteScorer, loaded
 
-from mlxscore_server import cli, default_wheel, gguf
+from mlxscore_server import cli, default_wheel, engine, gguf
 from mlxscore_server.app import create_app
 from mlxscore_server.default_model import ensure_default_model
-from mlxscore_server.engine import Engine, Scored
+from mlxscore_server.engine import Engine
 from mlxscore_server.errors import MlxscoreError, StartupError
+from mlxscore_server.queue import Job, ScoreQueue
 from mlxscore_server.resident import Loaded
-from mlxscore_server.row import Row, RowScore
+from mlxscore_server.row import RowScore
 from mlxscore_server.server import end, serve
 from mlxscore_server.settings import Settings
 from mlxscore_server.tracing import from_environment
@@ -42,13 +42,15 @@ class HoldingScorer(ByteScorer):
         return super().score(batch)
 
 
-class TellingEngine(Engine):
-    async def score(self, rows: Sequence[Row], **terms: Any) -> Scored:
-        if rows:
-            # What follows up to the queue runs without a pause: no signal comes in between.
-            with suppress(OSError):
-                print("queued", file=sys.stderr, flush=True)
-        return await super().score(rows, **terms)
+class TellingQueue(ScoreQueue):
+    def put(self, job: Job) -> bool:
+        # Told while the queue is locked: it is in when it is told, and told before it is taken.
+        with self._changed:
+            is_in = super().put(job)
+            if is_in:
+                with suppress(OSError):
+                    print("queued", file=sys.stderr, flush=True)
+        return is_in
 
 
 def convert(source: Path, folder: Path) -> None:
@@ -81,13 +83,14 @@ def main() -> None:
             scorer.memory_tokens = 300
         return loaded(scorer)
 
-    serve_to_end(TellingEngine(settings, load), settings)
+    engine.ScoreQueue = TellingQueue
+    serve_to_end(Engine(settings, load), settings)
 
 
-def serve_to_end(engine: Engine, settings: Settings) -> NoReturn:
+def serve_to_end(served: Engine, settings: Settings) -> NoReturn:
     """As the command does, around an engine of the caller's."""
     try:
-        code = serve(create_app(engine, settings, from_environment()), engine, settings)
+        code = serve(create_app(served, settings, from_environment()), served, settings)
     except StartupError as error:
         code = cli._say(error)
     end(code)
